@@ -1,0 +1,124 @@
+"""The scalars of a step, between its two passes: lines 2, 4 and 5, t, and whether the step is taken at all.
+
+Tensors in, tensors out: nothing here waits for a device, except to raise.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from acmo.norms import over_scope
+from acmo.parts import Group, NonFiniteGradient, Part, Rules
+
+
+class Scalars(NamedTuple):
+    """What pass 2 needs. The lists have an entry a part: 0-dim, or ``[n_k]`` for scope "tensor"."""
+
+    go: Tensor  # whether the step is taken
+    clip_scale: Tensor
+    g_sqs: list[Tensor]  # line 4's ‖g‖² of each tensor, [n_k]
+    beta_hats: list[Tensor]  # as applied
+    kept: list[Tensor]  # what Ψ will compare with
+    ts: list[Tensor]
+
+
+def solve(parts: Sequence[Part], groups: Sequence[Group], rules: Rules, rows: Sequence[Tensor]) -> Scalars:
+    """From each part's sums ``[4, n_k]`` (‖g‖², ‖g + λθ‖², ‖θ‖², ‖m‖² of each tensor) to the scalars of the step."""
+    total = torch.stack([r[0].sum() for r in rows]).sum()
+    c = clip_scale(total.sqrt(), rules.max_grad_norm)
+    g_sqs = [line_4_square(r, groups[p.group].coupled, c, rules) for p, r in zip(parts, rows, strict=True)]
+    time = clocks(parts, groups, rules, total)
+    go = proceeds(total, torch.cat(g_sqs), [t for t, _ in time], groups, rules)
+    refuse_nonfinite(parts, torch.cat([r[0] for r in rows]), go, rules)
+    pairs = [torch.stack((g_sq, r[3])) for g_sq, r in zip(g_sqs, rows, strict=True)]
+    beta_hats, kept = [], []
+    for part, scope, (t, prev) in zip(parts, over_scope(pairs, parts, rules.norm_scope), time, strict=True):
+        applied, keep = calibrate(scope[0].sqrt(), scope[1].sqrt(), groups[part.group], t, prev)
+        beta_hats.append(applied)
+        kept.append(keep)
+    return Scalars(go, c, g_sqs, beta_hats, kept, [t for t, _ in time])
+
+
+def clip_scale(grad_norm: Tensor, max_grad_norm: float | None) -> Tensor:
+    """Line 2: c = min(1, C / (‖g‖ + 1e-6))."""
+    if max_grad_norm is None:
+        return torch.ones_like(grad_norm)
+    return (max_grad_norm / (grad_norm + 1e-6)).clamp(max=1.0)
+
+
+def line_4_square(rows: Tensor, coupled: float, c: Tensor, rules: Rules) -> Tensor:
+    """‖c g + λθ‖² of each tensor from its ‖g‖², ‖g + λθ‖² and ‖θ‖²; without cancellation where c = 1."""
+    g, decayed, theta = rows[0], rows[1], coupled**2 * rows[2]
+    if not coupled:
+        return g * c.square()
+    if rules.max_grad_norm is None:
+        return decayed
+    return torch.where(c == 1, decayed, (c * (decayed - g - theta) + c.square() * g + theta).clamp(min=0.0))
+
+
+def calibrate(norm_g: Tensor, norm_m: Tensor, group: Group, t: Tensor, prev: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Lines 4 and 5 over one scope: the β̂ to apply and the β̂ to keep; prev is None where Ψ is the identity."""
+    beta_hat = kept = group.momentum * norm_g / (norm_m + group.delta)
+    if prev is not None:
+        beta_hat = torch.minimum(beta_hat, (t / (t - 1)).sqrt() * prev)
+        # Where m = 0 the paper's β̂ is kept; a step with g = 0 keeps what was there, or momentum would be dead for ever.
+        kept = torch.where(norm_g == 0, prev, torch.where(norm_m == 0, kept, beta_hat))
+    return torch.where(norm_m == 0, 0.0, beta_hat), kept
+
+
+def clocks(
+    parts: Sequence[Part], groups: Sequence[Group], rules: Rules, like: Tensor
+) -> list[tuple[Tensor, Tensor | None]]:
+    """Each part's t, one more than the largest step of its scope, and its group's newest β̂ (None unless Ψ = sqrt).
+
+    Parameters without a gradient count: theirs may be the newest. 0-dim, or ``[n_k]`` for scope "tensor".
+    """
+
+    def stacked(tensors: Sequence[Tensor]) -> Tensor:
+        return torch.stack([x.to(like) for x in tensors])
+
+    if rules.norm_scope == "tensor":
+        return [(stacked(p.steps) + 1, stacked(p.beta_hats) if p.beta_hats else None) for p in parts]
+    newest, betas = {}, {}
+    for k, group in enumerate(groups):
+        mine = [part for part in parts if part.group == k]
+        if not mine and not group.idle_steps:
+            continue
+        steps = stacked([s for part in mine for s in part.steps] + group.idle_steps)
+        newest[k] = steps.max()
+        if rules.psi == "sqrt":
+            hats = stacked([b for part in mine for b in part.beta_hats] + group.idle_beta_hats)
+            betas[k] = torch.where(steps == newest[k], hats, 0.0).max()  # the newest are alike; indexing would wait
+    if rules.norm_scope == "global":
+        newest = dict.fromkeys(newest, torch.stack(list(newest.values())).max())
+    return [(newest[p.group] + 1, betas.get(p.group)) for p in parts]
+
+
+def proceeds(total: Tensor, g_sq: Tensor, ts: Sequence[Tensor], groups: Sequence[Group], rules: Rules) -> Tensor:
+    """Whether the step is taken, as a bool tensor."""
+    go = torch.ones_like(total, dtype=torch.bool)
+    if rules.found_inf is not None:
+        go = go & (rules.found_inf.to(total.device).sum() == 0)
+    if rules.nonfinite != "propagate":
+        go = go & torch.isfinite(total) & torch.isfinite(g_sq.sum())
+    lrs = [group.lr for group in groups]
+    if all(isinstance(lr, Tensor) or lr == 0 for lr in lrs):
+        # A first step with lr 0 and gradients 0 is how torch.distributed.checkpoint makes state: m and t must stay 0.
+        idle = (total == 0) & (torch.stack([t.max() for t in ts]).max() == 1)
+        for lr in lrs:
+            idle = idle & (lr.to(total.device).sum() == 0) if isinstance(lr, Tensor) else idle
+        go = go & ~idle
+    return go
+
+
+def refuse_nonfinite(parts: Sequence[Part], raw_sq: Tensor, go: Tensor, rules: Rules) -> None:
+    """``nonfinite="raise"``: wait for the device, and name the first gradient that is not finite."""
+    if rules.nonfinite != "raise" or bool(go) or bool(torch.isfinite(raw_sq.sum())):
+        return
+    if rules.found_inf is not None and bool(rules.found_inf.sum() != 0):
+        return  # a GradScaler's overflow is its everyday business: that skips
+    places = [(part.group, index) for part in parts for index in part.indices]
+    bad = [place for place, finite in zip(places, torch.isfinite(raw_sq).tolist(), strict=True) if not finite]
+    raise NonFiniteGradient(min(bad) if bad else None)

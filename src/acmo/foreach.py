@@ -1,0 +1,113 @@
+"""ACMo on lists of tensors: a few launches for all of them, β̂ and the decision to skip on the device, no waiting."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from acmo.calibration import Scalars, solve
+from acmo.norms import over_shards, squares
+from acmo.parts import Group, Part, Record, Rules, arithmetic_dtype, record
+
+TensorList = list[Tensor] | tuple[Tensor, ...]
+
+
+def step(parts: Sequence[Part], groups: Sequence[Group], rules: Rules) -> Record:
+    """One step of ACMo: pass 1 for the norms, the scalars, pass 2 for m and θ."""
+    home = parts[0].params[0].device
+    rows = over_shards([sums(part, groups[part.group], rules).to(home) for part in parts], parts)
+    scalars = solve(parts, groups, rules, rows)
+    new_sqs = [update(part, groups[part.group], rules, scalars, k).to(home) for k, part in enumerate(parts)]
+    return finish(parts, rules, scalars, rows, new_sqs)
+
+
+def sums(part: Part, group: Group, rules: Rules) -> Tensor:
+    """Pass 1, ``[4, n_k]``: ‖g‖², ‖g + λθ‖², ‖θ‖² and ‖m‖² of each tensor; what is not needed is 0."""
+    g = squares(part.grads)
+    decayed, theta = g, torch.zeros_like(g)
+    if rules.grad_scale is not None:
+        g = decayed = g / rules.grad_scale.to(g).square()
+    if group.coupled:
+        decayed = squares(gradients(part, group, sign(group, rules, g)))
+        theta = squares(part.params) if rules.max_grad_norm is not None else theta
+    return torch.stack((g, decayed, theta, torch.stack(part.moment_sqs)))
+
+
+def update(part: Part, group: Group, rules: Rules, scalars: Scalars, k: int) -> Tensor:
+    """Pass 2: m and θ of one part, in place. Returns the new ‖m‖² of each tensor."""
+    p0 = part.params[0]
+    dtype = arithmetic_dtype(p0)
+    go = scalars.go.to(p0.device)
+    scale = sign(group, rules, scalars.clip_scale)
+    if rules.max_grad_norm is not None:
+        scale = scalars.clip_scale if scale is None else scale * scalars.clip_scale
+    g = gradients(part, group, scale)
+    beta_hat, alpha, keep = scalars.beta_hats[k], group.lr, group.keep
+    if rules.nonfinite == "skip" or rules.found_inf is not None:
+        # A select for every step, taken or not: g = 0, β̂ = 1, α = 0 leave all as it is.
+        g = [torch.where(go, x, 0.0) for x in g] if g is part.grads else [x.masked_fill_(~go, 0.0) for x in g]
+        beta_hat = torch.where(scalars.go, beta_hat, 1.0)
+        alpha, keep = torch.where(go, alpha, 0.0), torch.where(go, keep, 1.0)
+    beta_hat = beta_hat.to(p0.device, dtype)
+    if part.moments[0].dtype == p0.dtype == dtype:
+        torch._foreach_mul_(part.moments, beta_hat if beta_hat.ndim == 0 else list(beta_hat.unbind()))
+        torch._foreach_add_(part.moments, g)
+        del g  # before the next list is made
+        if group.decoupled:
+            torch._foreach_mul_(part.params, keep.to(dtype) if isinstance(keep, Tensor) else keep)
+        if isinstance(alpha, Tensor):
+            torch._foreach_add_(part.params, torch._foreach_mul(part.moments, -alpha.to(p0.device, dtype)))
+        else:
+            torch._foreach_add_(part.params, part.moments, alpha=-alpha)
+    else:  # stored in less than is computed in: θ gets m before it is rounded
+        g = [x.clone() for x in g] if g is part.grads else g
+        for x, m, b in zip(g, part.moments, beta_hat.expand(len(g)).unbind(), strict=True):
+            x.addcmul_(m, b)
+        torch._foreach_copy_(part.moments, g)
+        torch._foreach_mul_(g, -alpha.to(p0.device, dtype) if isinstance(alpha, Tensor) else -alpha)
+        for x, p in zip(g, part.params, strict=True):
+            p.copy_(x.add_(p if not group.decoupled else p.to(dtype).mul_(keep)))
+    return squares(part.moments)
+
+
+def gradients(part: Part, group: Group, scale: Tensor | None) -> TensorList:
+    """Scale · g + λθ in the precision of the arithmetic: the gradients themselves where there is nothing to do."""
+    dtype = arithmetic_dtype(part.params[0])
+    g: TensorList = part.grads
+    if g[0].dtype != dtype:
+        g = [x.to(dtype) for x in g]
+    if scale is not None:
+        scale = scale.to(g[0].device, dtype)
+        g = torch._foreach_mul(g, scale) if g is part.grads else [x.mul_(scale) for x in g]
+    if group.coupled:
+        if g is part.grads:
+            return torch._foreach_add(g, part.params, alpha=group.coupled)
+        torch._foreach_add_(g, part.params, alpha=group.coupled)
+    return g
+
+
+def sign(group: Group, rules: Rules, like: Tensor) -> Tensor | None:
+    """Line 1's factor on the gradient as it lies there: −1 when maximize, over a GradScaler's scale; None for 1."""
+    if rules.grad_scale is None:
+        return -torch.ones((), dtype=like.dtype, device=like.device) if group.maximize else None
+    return (-1.0 if group.maximize else 1.0) / rules.grad_scale.to(like)
+
+
+def finish(
+    parts: Sequence[Part], rules: Rules, scalars: Scalars, rows: Sequence[Tensor], new_sqs: Sequence[Tensor]
+) -> Record:
+    """Write each tensor's t, β̂ and ‖m‖² back into the state, and keep what telemetry may ask for."""
+    for k, (part, new_sq) in enumerate(zip(parts, new_sqs, strict=True)):
+        scatter(part.steps, torch.where(scalars.go, scalars.ts[k], torch.stack(part.steps).to(new_sq)))
+        scatter(part.moment_sqs, new_sq)
+        if part.beta_hats:
+            scatter(part.beta_hats, torch.where(scalars.go, scalars.kept[k], torch.stack(part.beta_hats).to(new_sq)))
+    beta_hats = [b.expand(len(part.params)) for b, part in zip(scalars.beta_hats, parts, strict=True)]
+    columns = zip(rows, scalars.g_sqs, new_sqs, beta_hats, strict=True)
+    table = torch.cat([torch.stack((r[0], g_sq, r[3], new_sq, b)) for r, g_sq, new_sq, b in columns], dim=1)
+    return record(parts, table, scalars.clip_scale, scalars.go)
+
+
+def scatter(targets: TensorList, values: Tensor) -> None:
+    """``[n]`` values into n 0-dim tensors."""
+    torch._foreach_copy_(targets, list(values.to(targets[0].device).expand(len(targets)).unbind()))

@@ -1,0 +1,361 @@
+"""The optimizer: its options, its state, and the step that hands both to a backend."""
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.optimizer import ParamsT
+
+from acmo import foreach as foreach_backend
+from acmo import reference, statedict
+from acmo.norms import squares
+from acmo.options import check_group
+from acmo.parts import Group, NonFiniteGradient, Part, Record, Rules, real, scalar_dtype
+from acmo.telemetry import telemetry
+
+Projection = Callable[[Tensor], Tensor]
+
+
+class ACMo(Optimizer):
+    r"""Angle-calibrated moment method: one moment, scaled at every step to the length of the gradient.
+
+    .. math::
+        m_t = g_t + \beta \frac{\|g_t\|}{\|m_{t-1}\| + \delta} m_{t-1}, \qquad \theta_t = \theta_{t-1} - \alpha m_t
+
+    The moment never outweighs the gradient, so the step always descends on the current batch, and the angle between the
+    step and the last one stays acute: the memory of SGD-momentum, convergence near Adam's. Norms are of all parameters
+    together, as in the paper (see ``norm_scope``). See the README for every line of the algorithm.
+
+    Args:
+      params: parameters, named parameters or parameter groups.
+      lr: the step size α, a number or a 1-element Tensor.
+      momentum: the paper's β, in [0, 1].
+      delta: δ below the line, >= 0.
+      weight_decay: λ; added to the gradient as λθ, unless decoupled.
+      decoupled_weight_decay: shrink θ by (1 − αλ) instead.
+      norm_scope: what the norms are of: ``"global"``, ``"group"`` or ``"tensor"``.
+      psi: Ψ of Algorithm 1: ``"identity"``, or ``"sqrt"`` as Theorem 4.1 asks.
+      max_grad_norm: clip the gradient to this norm, over all parameters, in the same pass.
+      projection: a callable that maps a parameter's value into the feasible set (see `acmo.projections`).
+      process_group: the ranks that hold the rest of θ, where each holds whole tensors of its own.
+      momentum_dtype: dtype of the stored moment; the parameter's own by default.
+      nonfinite: what to do about a gradient that is not finite: ``"skip"``, ``"raise"`` or ``"propagate"``.
+      maximize: ascend instead.
+      foreach: use the multi-tensor backend (None: where it serves best).
+      fused: use the C kernel (None: for CPU parameters, where it was built).
+      differentiable: let autograd record the step.
+
+    Example:
+      >>> import torch, acmo
+      >>> model = torch.nn.Linear(2, 1)
+      >>> opt = acmo.ACMo(model.parameters(), lr=0.1)
+      >>> model(torch.ones(1, 2)).square().sum().backward()
+      >>> opt.step()
+      >>> sorted(opt.telemetry())[:3]
+      ['beta_hat', 'clip_scale', 'cos_grad_moment']
+
+    Reference:
+      Huang et al., `ACMo: Angle-Calibrated Moment Methods for Stochastic Optimization
+      <https://arxiv.org/abs/2006.07065>`_, AAAI 2021
+    """
+
+    # A GradScaler then leaves its scale and its verdict on the optimizer, and the step needs no host sync.
+    _step_supports_amp_scaling = True
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 0.1,
+        momentum: float = 0.9,
+        delta: float = 1e-8,
+        weight_decay: float = 0.0,
+        *,
+        decoupled_weight_decay: bool = False,
+        norm_scope: str = "global",
+        psi: str = "identity",
+        max_grad_norm: float | None = None,
+        projection: Projection | None = None,
+        process_group: Any = None,
+        momentum_dtype: torch.dtype | None = None,
+        nonfinite: str = "skip",
+        maximize: bool = False,
+        foreach: bool | None = None,
+        fused: bool | None = None,
+        differentiable: bool = False,
+    ) -> None:
+        defaults = {
+            "lr": lr,
+            "momentum": momentum,
+            "delta": delta,
+            "weight_decay": weight_decay,
+            "decoupled_weight_decay": decoupled_weight_decay,
+            "norm_scope": norm_scope,
+            "psi": psi,
+            "max_grad_norm": max_grad_norm,
+            "momentum_dtype": momentum_dtype,
+            "nonfinite": nonfinite,
+            "maximize": maximize,
+            "foreach": foreach,
+            "fused": fused,
+            "differentiable": differentiable,
+            "skipped_steps": 0,
+        }
+        self._projection = projection
+        self._process_group = process_group
+        self._projections: list[Projection | None] = []  # one a group; not among its options, so never saved
+        self._forget()
+        super().__init__(params, defaults)
+
+    def _forget(self) -> None:
+        """Drop everything that is derived from the state."""
+        self._norms: dict[Tensor, tuple[Tensor, int, Tensor]] = {}  # of m: which tensor, at which version, ‖m‖²
+        self._record: Record | None = None
+        self._skipped: Tensor | None = None
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group; what it does not set comes from the constructor."""
+        group = dict(param_group)
+        projection = group.pop("projection", self._projection)
+        if group.pop("process_group", self._process_group) is not self._process_group:
+            raise ValueError("process_group is one for the whole optimizer, a group cannot have its own")
+        check_group({**self.defaults, **group}, self.param_groups)
+        super().add_param_group(group)
+        try:
+            check_params(self.param_groups[-1], projection)
+        except Exception:
+            self.param_groups.pop()
+            raise
+        self._projections.append(projection)
+
+    def telemetry(self) -> dict[str, Any]:
+        """Norms, β̂ and angles of the last applied step, as floats; ``{}`` before the first.
+
+        Keys: ``grad_norm`` (raw, before clip and decay), ``moment_norm`` (‖m_t‖), ``beta_hat``, ``cos_grad_moment``
+        (between g_t and m_{t−1}), ``cos_update_grad`` (m_t and g_t), ``cos_update_moment`` (m_t and m_{t−1}), NaN where
+        undefined; ``clip_scale``, ``skipped_steps``; ``scopes``: the same a group or a tensor, where that is the scope.
+        The angles are free: they follow from norms that the step has anyway. Reading them may wait for the device.
+        """
+        record = self._record
+        if record is None or not bool(record.applied):
+            return {}
+        return telemetry(record, self.param_groups[0]["norm_scope"], self.skipped_steps)
+
+    @property
+    def skipped_steps(self) -> int:
+        """How many steps were skipped for a gradient that was not finite."""
+        return self.param_groups[0]["skipped_steps"] if self._skipped is None else int(self._skipped)
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Take one step; returns what ``closure`` returned."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        with torch.set_grad_enabled(self.param_groups[0]["differentiable"]):
+            parts, groups, owners = self._gather()
+            if parts:
+                self._take(parts, groups, owners)
+        return loss
+
+    def _take(self, parts: list[Part], groups: list[Group], owners: list[list[Tensor]]) -> None:
+        wide = self.param_groups[0]
+        rules = Rules(
+            norm_scope=wide["norm_scope"],
+            psi=wide["psi"],
+            max_grad_norm=wide["max_grad_norm"],
+            nonfinite=wide["nonfinite"],
+            grad_scale=getattr(self, "grad_scale", None),
+            found_inf=getattr(self, "found_inf", None),
+        )
+        try:
+            record = self._backend().step(parts, groups, rules)
+        except NonFiniteGradient as error:
+            raise error.named(self.param_groups) from None
+        self._project(parts, owners, record)
+        if not torch.compiler.is_compiling():
+            for part, tensors in zip(parts, owners, strict=True):
+                for p, sq in zip(tensors, part.moment_sqs, strict=True):
+                    m = self.state[p]["momentum_buffer"]
+                    self._norms[p] = (m, m._version, sq)
+        if self._skipped is None:
+            self._skipped = torch.tensor(wide["skipped_steps"], device=record.applied.device)
+        self._skipped = self._skipped + ~record.applied
+        self._record = record if self._record is None else record.after(self._record)
+
+    def _backend(self) -> Any:
+        wide = self.param_groups[0]
+        if wide["differentiable"] or wide["foreach"] is False:
+            return reference
+        return foreach_backend
+
+    def _gather(self) -> tuple[list[Part], list[Group], list[list[Tensor]]]:
+        """The step's lists, cut so that the tensors of a part are alike; and the parameters that own them."""
+        parts: dict[Any, tuple[Part, list[Tensor]]] = {}
+        groups = []
+        for k, group in enumerate(self.param_groups):
+            params: list[Tensor] = []
+            grads: list[Tensor] = []
+            moments: list[Tensor] = []
+            moment_sqs: list[Tensor] = []
+            steps: list[Tensor] = []
+            beta_hats: list[Tensor] = []
+            idle_steps: list[Tensor] = []
+            idle_beta_hats: list[Tensor] = []
+            indices: list[int] = []
+            self._init_group(
+                group, params, grads, moments, moment_sqs, steps, beta_hats, idle_steps, idle_beta_hats, indices
+            )
+            groups.append(
+                Group(
+                    lr=group["lr"],
+                    momentum=group["momentum"],
+                    delta=group["delta"],
+                    weight_decay=group["weight_decay"],
+                    decoupled=group["decoupled_weight_decay"],
+                    maximize=group["maximize"],
+                    idle_steps=idle_steps,
+                    idle_beta_hats=idle_beta_hats,
+                )
+            )
+            for j, (p, g, m) in enumerate(zip(params, grads, moments, strict=True)):
+                key = (k, p.device, p.dtype, m.dtype)
+                if key not in parts:
+                    parts[key] = (Part(k, [], [], [], [], [], [], []), [])
+                part, owners = parts[key]
+                owners.append(p)
+                part.indices.append(indices[j])
+                part.params.append(real(p))
+                # m is dense and every entry of θ moves at every step: a sparse gradient saves nothing here.
+                part.grads.append(real(g.to_dense() if g.is_sparse else g))
+                part.moments.append(real(m))
+                part.moment_sqs.append(moment_sqs[j])
+                part.steps.append(steps[j])
+                if beta_hats:
+                    part.beta_hats.append(beta_hats[j])
+        return [part for part, _ in parts.values()], groups, [owners for _, owners in parts.values()]
+
+    def _init_group(
+        self,
+        group: dict[str, Any],
+        params: list[Tensor],
+        grads: list[Tensor],
+        moments: list[Tensor],
+        moment_sqs: list[Tensor],
+        steps: list[Tensor],
+        beta_hats: list[Tensor],
+        idle_steps: list[Tensor],
+        idle_beta_hats: list[Tensor],
+        indices: list[int],
+    ) -> None:
+        """Fill the lists from a group, making state where there is none. (torch.compile knows this name and form.)"""
+        sqrt = group["psi"] == "sqrt"
+        for i, p in enumerate(group["params"]):
+            if p.grad is None:
+                state = self.state.get(p)
+                if state:
+                    idle_steps.append(state["step"])
+                    if sqrt:
+                        idle_beta_hats.append(state["beta_hat"])
+                continue
+            state = self.state[p]
+            m = state.get("momentum_buffer")
+            if m is None or "step" not in state or (sqrt and "beta_hat" not in state):
+                m = self._complete(state, p, group)
+            params.append(p)
+            grads.append(p.grad)
+            moments.append(m)
+            moment_sqs.append(self._moment_sq(p, m))
+            steps.append(state["step"])
+            if sqrt:
+                beta_hats.append(state["beta_hat"])
+            indices.append(i)
+
+    def _complete(self, state: dict[str, Any], p: Tensor, group: dict[str, Any]) -> Tensor:
+        """Make what a parameter's state lacks: all of it before its first step, some after a load from SGD."""
+        dtype = group["momentum_dtype"] or p.dtype
+        m = state.get("momentum_buffer")
+        if m is None:
+            m = torch.zeros_like(p, dtype=dtype, memory_format=torch.preserve_format, requires_grad=False)
+            state["momentum_buffer"] = m
+        if "step" not in state:
+            state["step"] = torch.zeros((), dtype=torch.float32, device=p.device)
+        if group["psi"] == "sqrt" and "beta_hat" not in state:  # no bound for the first step
+            state["beta_hat"] = torch.full((), torch.inf, dtype=scalar_dtype(p.device), device=p.device)
+        return m
+
+    def _moment_sq(self, p: Tensor, m: Tensor) -> Tensor:
+        """‖m‖² of m as it is stored: what the last step left, unless m was loaded or written to since."""
+        tensor, version, sq = self._norms.get(p, (None, 0, None))
+        if tensor is not m or version != m._version or sq is None:
+            sq = squares([real(m.detach())])[0]
+            self._norms[p] = (m, m._version, sq)
+        return sq
+
+    def _project(self, parts: Sequence[Part], owners: Sequence[Sequence[Tensor]], record: Record) -> None:
+        for part, tensors in zip(parts, owners, strict=True):
+            projection = self._projections[part.group]
+            if projection is None:
+                continue
+            for p in tensors:
+                p.copy_(torch.where(record.applied.to(p.device), projected(projection, p), p))
+
+    def state_dict(self) -> dict[str, Any]:
+        """As torch's; ``skipped_steps`` stands in every group, projection and process group in none."""
+        for group in self.param_groups:
+            group["skipped_steps"] = self.skipped_steps
+        return super().state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a state of ACMo or of SGD; what it lacks stays as it is here. One that does not fit changes nothing."""
+        loaded: list[dict[str, Any]] = []
+
+        def check(_: Optimizer, state: dict[str, Any]) -> None:  # runs after the hooks that users have registered
+            statedict.check(state, self.param_groups, self.defaults)
+            loaded.append(state)
+
+        handle = self.register_load_state_dict_pre_hook(check)
+        before = self.param_groups
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            handle.remove()
+        statedict.restore(self.state, self.param_groups, before, self.defaults, loaded[0])
+        self._forget()
+
+    def __getstate__(self) -> dict[str, Any]:
+        live = {key: self.__dict__[key] for key in ("_projection", "_projections", "_process_group")}
+        return {**super().__getstate__(), **live}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if "defaults" in state:  # unpickled or copied, not loaded
+            self._forget()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "ACMo":
+        for live in (self._process_group, self._projection, *self._projections):
+            memo[id(live)] = live  # a copy of a process group would be another one
+        twin = self.__class__.__new__(self.__class__)
+        memo[id(self)] = twin
+        twin.__setstate__(copy.deepcopy(self.__getstate__(), memo))
+        return twin
+
+
+def check_params(group: dict[str, Any], projection: Projection | None) -> None:
+    """Raise unless the options fit the parameters."""
+    for p in group["params"]:
+        if group["momentum_dtype"] is not None and p.is_complex():
+            raise ValueError(f"momentum_dtype={group['momentum_dtype']} needs real parameters, got one of {p.dtype}")
+        if projection is not None:
+            projected(projection, p.detach())
+
+
+def projected(projection: Projection, p: Tensor) -> Tensor:
+    """What the projection makes of a parameter, which must be of its shape."""
+    result = projection(p)
+    if not isinstance(result, Tensor) or result.shape != p.shape:
+        got = tuple(result.shape) if isinstance(result, Tensor) else result
+        raise ValueError(f"projection={projection!r} must keep the shape {tuple(p.shape)} of a parameter, gave {got!r}")
+    return result

@@ -1,0 +1,109 @@
+"""What one step works on: the lists that the optimizer hands to a backend, and what a backend hands back."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Part(NamedTuple):
+    """The tensors of one parameter group that take part in a step and are alike in device, dtypes and sharding."""
+
+    group: int
+    indices: list[int]  # position of each parameter in its group
+    params: list[Tensor]  # local, real views; so are grads and moments
+    grads: list[Tensor]
+    moments: list[Tensor]
+    moment_sqs: list[Tensor]  # ‖m‖² of each moment as it is stored
+    steps: list[Tensor]
+    beta_hats: list[Tensor]  # for Ψ = sqrt; else empty
+
+
+class Group(NamedTuple):
+    """A parameter group's own numbers in a step, and t and β̂ of those of its parameters that sit this step out."""
+
+    lr: float | Tensor
+    momentum: float
+    delta: float
+    weight_decay: float
+    decoupled: bool
+    maximize: bool
+    idle_steps: list[Tensor]
+    idle_beta_hats: list[Tensor]
+
+    @property
+    def coupled(self) -> float:
+        """λ of line 3."""
+        return 0.0 if self.decoupled else self.weight_decay
+
+    @property
+    def keep(self) -> float | Tensor:
+        """1 − αλ of line 7."""
+        return 1 - self.lr * self.weight_decay if self.decoupled else 1.0
+
+
+class Rules(NamedTuple):
+    """What holds for the whole optimizer in a step."""
+
+    norm_scope: str
+    psi: str
+    max_grad_norm: float | None
+    nonfinite: str
+    grad_scale: Tensor | None  # a GradScaler's
+    found_inf: Tensor | None
+
+
+class Record(NamedTuple):
+    """What a step knew, kept for `telemetry`."""
+
+    rows: Tensor  # [5, n]: raw ‖g‖², line 4's ‖g‖², ‖m_{t−1}‖², ‖m_t‖² and β̂ of each tensor
+    clip_scale: Tensor
+    applied: Tensor  # whether the step was taken
+    places: tuple[tuple[int, tuple[int, ...]], ...]  # of each part: its group, and its tensors' positions there
+
+    def after(self, last: "Record") -> "Record":
+        """The record itself, or the last one where this step was not taken: a select, no waiting."""
+        if self.places != last.places:  # then rows cannot be mixed; what was not taken shows as not applied
+            return self
+        rows = torch.where(self.applied, self.rows, last.rows)
+        clip_scale = torch.where(self.applied, self.clip_scale, last.clip_scale)
+        return Record(rows, clip_scale, self.applied | last.applied, self.places)
+
+
+class NonFiniteGradient(FloatingPointError):
+    """A gradient that is not finite, under ``nonfinite="raise"``; ``place`` is (group, position) or None."""
+
+    def __init__(self, place: tuple[int, int] | None) -> None:
+        super().__init__("the norm of the gradients is not finite; nothing was changed")
+        self.place = place
+
+    def named(self, groups: Sequence[dict[str, Any]]) -> "NonFiniteGradient":
+        """The same with the parameter's name, or its number where it has none."""
+        if self.place is not None:
+            group, i = self.place
+            names = groups[group].get("param_names")
+            number = sum(len(g["params"]) for g in groups[:group]) + i
+            who = f"parameter {names[i]!r}" if names else f"parameter {number} (group {group}, position {i})"
+            self.args = (f"the gradient of {who} is not finite; nothing was changed",)
+        return self
+
+
+def record(parts: Sequence[Part], rows: Tensor, clip_scale: Tensor, applied: Tensor) -> Record:
+    """Put together what `telemetry` will want to know."""
+    return Record(rows, clip_scale, applied, tuple((part.group, tuple(part.indices)) for part in parts))
+
+
+def scalar_dtype(device: torch.device) -> torch.dtype:
+    """float64 for sums and β̂, where the device has it."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def arithmetic_dtype(param: Tensor) -> torch.dtype:
+    """Half precision is stored, never computed in."""
+    return torch.float64 if param.dtype == torch.float64 else torch.float32
+
+
+def real(tensor: Tensor) -> Tensor:
+    """A complex tensor as pairs of reals; others as they are."""
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor

@@ -1,0 +1,62 @@
+"""The free angles: what a step's norms tell about g, m_{t−1} and m_t, at no further cost."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from acmo.parts import Record
+
+
+def telemetry(record: Record, norm_scope: str, skipped_steps: int) -> dict[str, Any]:
+    """Floats of the last applied step; waits for the device if it must."""
+    raw, g, m, new, beta_hat = record.rows.tolist()
+    places = [(group, i) for group, indices in record.places for i in indices]
+    groups = [group for group, _ in places]
+    columns = list(zip(raw, g, m, new, beta_hat, groups, strict=True))
+    result: dict[str, Any] = {
+        **numbers(columns),
+        "clip_scale": float(record.clip_scale),
+        "skipped_steps": skipped_steps,
+    }
+    if norm_scope == "group":
+        keys = sorted(set(groups))
+        result["scopes"] = [{"group": k, **numbers([c for c in columns if c[-1] == k])} for k in keys]
+    elif norm_scope == "tensor":
+        order = sorted(range(len(places)), key=places.__getitem__)
+        result["scopes"] = [{"group": places[j][0], "index": places[j][1], **numbers([columns[j]])} for j in order]
+    return result
+
+
+def numbers(columns: Sequence[tuple[float, ...]]) -> dict[str, float]:
+    """Norms and angles of the vector that these tensors make up.
+
+    From ‖m_t‖² = ‖g‖² + 2β̂⟨g, m⟩ + β̂²‖m‖² follows ⟨g, m⟩, tensor by tensor, since each has one β̂; the rest is sums.
+    """
+    raw, g, m, new = (sum(c[row] for c in columns) for row in range(4))
+    g_m, new_g, new_m = 0.0, 0.0, 0.0
+    for _, gg, mm, nn, b, _ in columns:
+        inner = (nn - gg - b * b * mm) / (2 * b) if b else math.nan if mm and gg else 0.0
+        g_m += inner
+        new_g += gg + b * inner if b else gg
+        new_m += inner + b * mm
+    beta_hats = {c[4] for c in columns}
+    return {
+        "grad_norm": math.sqrt(raw),
+        "moment_norm": math.sqrt(new),
+        "beta_hat": beta_hats.pop()
+        if len(beta_hats) == 1
+        else math.sqrt(ratio(sum(c[4] ** 2 * c[2] for c in columns), m)),
+        "cos_grad_moment": cosine(g_m, g, m),
+        "cos_update_grad": cosine(new_g, new, g),
+        "cos_update_moment": cosine(new_m, new, m),
+    }
+
+
+def cosine(inner: float, a_sq: float, b_sq: float) -> float:
+    """⟨a, b⟩ / (‖a‖ ‖b‖), NaN where a vector is 0; rounding must not take it out of [−1, 1]."""
+    value = ratio(inner, math.sqrt(a_sq) * math.sqrt(b_sq))
+    return value if math.isnan(value) else max(-1.0, min(1.0, value))
+
+
+def ratio(a: float, b: float) -> float:
+    return a / b if b else math.nan
