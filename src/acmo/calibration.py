@@ -25,14 +25,14 @@ class Scalars(NamedTuple):
 
 
 def solve(parts: Sequence[Part], groups: Sequence[Group], rules: Rules, rows: Sequence[Tensor]) -> Scalars:
-    """From each part's sums ``[4, n_k]`` (‖g‖², ‖g + λθ‖², ‖θ‖², ‖m‖² of each tensor) to the scalars of the step."""
+    """From each part's sums (`acmo.foreach.sums`: ``[5, n_k]``) to the scalars of the step."""
     total = torch.stack([r[0].sum() for r in rows]).sum()
     c = clip_scale(total.sqrt(), rules.max_grad_norm)
     g_sqs = [line_4_square(r, groups[p.group].coupled, c, rules) for p, r in zip(parts, rows, strict=True)]
     time = clocks(parts, groups, rules, total)
     go = proceeds(total, torch.cat(g_sqs), [t for t, _ in time], groups, rules)
     refuse_nonfinite(parts, torch.cat([r[0] for r in rows]), go, rules)
-    pairs = [torch.stack((g_sq, r[3])) for g_sq, r in zip(g_sqs, rows, strict=True)]
+    pairs = [torch.stack((g_sq, r[4])) for g_sq, r in zip(g_sqs, rows, strict=True)]
     beta_hats, kept = [], []
     for part, scope, (t, prev) in zip(parts, over_scope(pairs, parts, rules.norm_scope), time, strict=True):
         applied, keep = calibrate(scope[0].sqrt(), scope[1].sqrt(), groups[part.group], t, prev)
@@ -49,13 +49,14 @@ def clip_scale(grad_norm: Tensor, max_grad_norm: float | None) -> Tensor:
 
 
 def line_4_square(rows: Tensor, coupled: float, c: Tensor, rules: Rules) -> Tensor:
-    """‖c g + λθ‖² of each tensor from its ‖g‖², ‖g + λθ‖² and ‖θ‖²; without cancellation where c = 1."""
-    g, decayed, theta = rows[0], rows[1], coupled**2 * rows[2]
+    """‖c g + λθ‖² of each tensor; taken whole where c = 1, so that g ≈ −λθ does not cancel there."""
+    g, decayed, inner, theta, _ = rows.unbind()
     if not coupled:
         return g * c.square()
     if rules.max_grad_norm is None:
         return decayed
-    return torch.where(c == 1, decayed, (c * (decayed - g - theta) + c.square() * g + theta).clamp(min=0.0))
+    clipped = c.square() * g + 2 * c * coupled * inner + coupled**2 * theta
+    return torch.where(c == 1, decayed, clipped.clamp(min=0.0))
 
 
 def calibrate(norm_g: Tensor, norm_m: Tensor, group: Group, t: Tensor, prev: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from acmo.calibration import Scalars, solve
-from acmo.norms import over_shards, squares
+from acmo.norms import inners, over_shards, squares
 from acmo.parts import Group, Part, Record, Rules, arithmetic_dtype, record
 
 TensorList = list[Tensor] | tuple[Tensor, ...]
@@ -22,15 +22,18 @@ def step(parts: Sequence[Part], groups: Sequence[Group], rules: Rules) -> Record
 
 
 def sums(part: Part, group: Group, rules: Rules) -> Tensor:
-    """Pass 1, ``[4, n_k]``: ‖g‖², ‖g + λθ‖², ‖θ‖² and ‖m‖² of each tensor; what is not needed is 0."""
+    """Pass 1, ``[5, n_k]``: ‖g‖², ‖g + λθ‖², ⟨g, θ⟩, ‖θ‖² and ‖m‖² of each tensor; what is not needed is 0."""
     g = squares(part.grads)
-    decayed, theta = g, torch.zeros_like(g)
     if rules.grad_scale is not None:
-        g = decayed = g / rules.grad_scale.to(g).square()
+        g = g / rules.grad_scale.to(g).square()
+    decayed, inner, theta = g, torch.zeros_like(g), torch.zeros_like(g)
     if group.coupled:
-        decayed = squares(gradients(part, group, sign(group, rules, g)))
-        theta = squares(part.params) if rules.max_grad_norm is not None else theta
-    return torch.stack((g, decayed, theta, torch.stack(part.moment_sqs)))
+        factor = sign(group, rules, g)
+        decayed = squares(gradients(part, group, factor))
+        if rules.max_grad_norm is not None:
+            inner = inners(part.grads, part.params) * (1.0 if factor is None else factor)
+            theta = squares(part.params)
+    return torch.stack((g, decayed, inner, theta, torch.stack(part.moment_sqs)))
 
 
 def update(part: Part, group: Group, rules: Rules, scalars: Scalars, k: int) -> Tensor:
@@ -47,16 +50,19 @@ def update(part: Part, group: Group, rules: Rules, scalars: Scalars, k: int) -> 
         # A select for every step, taken or not: g = 0, β̂ = 1, α = 0 leave all as it is.
         g = [torch.where(go, x, 0.0) for x in g] if g is part.grads else [x.masked_fill_(~go, 0.0) for x in g]
         beta_hat = torch.where(scalars.go, beta_hat, 1.0)
-        alpha, keep = torch.where(go, alpha, 0.0), torch.where(go, keep, 1.0)
+        alpha = torch.where(go, on_device(alpha, dtype, p0.device), 0.0)
+        keep = torch.where(go, on_device(keep, dtype, p0.device), 1.0) if group.decoupled else keep
     beta_hat = beta_hat.to(p0.device, dtype)
+    alpha = alpha.to(p0.device, dtype) if isinstance(alpha, Tensor) else alpha
+    keep = keep.to(p0.device, dtype) if isinstance(keep, Tensor) else keep
     if part.moments[0].dtype == p0.dtype == dtype:
         torch._foreach_mul_(part.moments, beta_hat if beta_hat.ndim == 0 else list(beta_hat.unbind()))
         torch._foreach_add_(part.moments, g)
         del g  # before the next list is made
         if group.decoupled:
-            torch._foreach_mul_(part.params, keep.to(dtype) if isinstance(keep, Tensor) else keep)
+            torch._foreach_mul_(part.params, keep)
         if isinstance(alpha, Tensor):
-            torch._foreach_add_(part.params, torch._foreach_mul(part.moments, -alpha.to(p0.device, dtype)))
+            torch._foreach_add_(part.params, torch._foreach_mul(part.moments, -alpha))
         else:
             torch._foreach_add_(part.params, part.moments, alpha=-alpha)
     else:  # stored in less than is computed in: θ gets m before it is rounded
@@ -64,9 +70,9 @@ def update(part: Part, group: Group, rules: Rules, scalars: Scalars, k: int) -> 
         for x, m, b in zip(g, part.moments, beta_hat.expand(len(g)).unbind(), strict=True):
             x.addcmul_(m, b)
         torch._foreach_copy_(part.moments, g)
-        torch._foreach_mul_(g, -alpha.to(p0.device, dtype) if isinstance(alpha, Tensor) else -alpha)
+        torch._foreach_mul_(g, -alpha)
         for x, p in zip(g, part.params, strict=True):
-            p.copy_(x.add_(p if not group.decoupled else p.to(dtype).mul_(keep)))
+            p.copy_(x.add_(p.to(dtype).mul_(keep) if group.decoupled else p))
     return squares(part.moments)
 
 
@@ -93,6 +99,11 @@ def sign(group: Group, rules: Rules, like: Tensor) -> Tensor | None:
     return (-1.0 if group.maximize else 1.0) / rules.grad_scale.to(like)
 
 
+def on_device(value: float | Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A 0-dim tensor, filled on the device rather than copied to it."""
+    return value.to(device, dtype) if isinstance(value, Tensor) else torch.full((), value, dtype=dtype, device=device)
+
+
 def finish(
     parts: Sequence[Part], rules: Rules, scalars: Scalars, rows: Sequence[Tensor], new_sqs: Sequence[Tensor]
 ) -> Record:
@@ -104,7 +115,7 @@ def finish(
             scatter(part.beta_hats, torch.where(scalars.go, scalars.kept[k], torch.stack(part.beta_hats).to(new_sq)))
     beta_hats = [b.expand(len(part.params)) for b, part in zip(scalars.beta_hats, parts, strict=True)]
     columns = zip(rows, scalars.g_sqs, new_sqs, beta_hats, strict=True)
-    table = torch.cat([torch.stack((r[0], g_sq, r[3], new_sq, b)) for r, g_sq, new_sq, b in columns], dim=1)
+    table = torch.cat([torch.stack((r[0], g_sq, r[4], new_sq, b)) for r, g_sq, new_sq, b in columns], dim=1)
     return record(parts, table, scalars.clip_scale, scalars.go)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from acmo.parts import Part, scalar_dtype
+from acmo.parts import Part, arithmetic_dtype, scalar_dtype
 
 # A float32 sum of squares over many equal values drifts: 2e-4 at 2^18 entries on the CPU, 2e-7 over rows of 1,024
 # (benchmarks/norms.py). Rows also bound what one launch reads on a device.
@@ -47,6 +47,12 @@ def _square(x: Tensor, dtype: torch.dtype) -> Tensor:
     if cut:
         total += torch.linalg.vector_norm(x[:cut].view(-1, ROW), dim=1).to(dtype).square().sum()
     return total
+
+
+def inners(xs: Sequence[Tensor], ys: Sequence[Tensor]) -> Tensor:
+    """``[n]``: the inner products of pairs of tensors; `sum` adds by pairs, so it is precise at any size."""
+    products = [(x.to(arithmetic_dtype(x)) * y).sum() for x, y in zip(xs, ys, strict=True)]
+    return torch.stack(products).to(scalar_dtype(xs[0].device))
 
 
 def flat(tensor: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from acmo import reference, statedict
 from acmo.norms import squares
 from acmo.options import check_group
 from acmo.parts import Group, NonFiniteGradient, Part, Record, Rules, real, scalar_dtype
-from acmo.telemetry import telemetry
+from acmo.telemetry import Ledger, telemetry
 
 Projection = Callable[[Tensor], Tensor]
 
@@ -112,8 +112,7 @@ class ACMo(Optimizer):
     def _forget(self) -> None:
         """Drop everything that is derived from the state."""
         self._norms: dict[Tensor, tuple[Tensor, int, Tensor]] = {}  # of m: which tensor, at which version, ‖m‖²
-        self._record: Record | None = None
-        self._skipped: Tensor | None = None
+        self._ledger = Ledger()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group; what it does not set comes from the constructor."""
@@ -138,15 +137,13 @@ class ACMo(Optimizer):
         undefined; ``clip_scale``, ``skipped_steps``; ``scopes``: the same a group or a tensor, where that is the scope.
         The angles are free: they follow from norms that the step has anyway. Reading them may wait for the device.
         """
-        record = self._record
-        if record is None or not bool(record.applied):
-            return {}
-        return telemetry(record, self.param_groups[0]["norm_scope"], self.skipped_steps)
+        record = self._ledger.last()
+        return {} if record is None else telemetry(record, self.param_groups[0]["norm_scope"], self.skipped_steps)
 
     @property
     def skipped_steps(self) -> int:
         """How many steps were skipped for a gradient that was not finite."""
-        return self.param_groups[0]["skipped_steps"] if self._skipped is None else int(self._skipped)
+        return int(self.param_groups[0]["skipped_steps"] + (self._ledger.skipped or 0))
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take one step; returns what ``closure`` returned."""
@@ -180,10 +177,7 @@ class ACMo(Optimizer):
                 for p, sq in zip(tensors, part.moment_sqs, strict=True):
                     m = self.state[p]["momentum_buffer"]
                     self._norms[p] = (m, m._version, sq)
-        if self._skipped is None:
-            self._skipped = torch.tensor(wide["skipped_steps"], device=record.applied.device)
-        self._skipped = self._skipped + ~record.applied
-        self._record = record if self._record is None else record.after(self._record)
+        self._ledger.enter(record)
 
     def _backend(self) -> Any:
         wide = self.param_groups[0]
@@ -193,8 +187,7 @@ class ACMo(Optimizer):
 
     def _gather(self) -> tuple[list[Part], list[Group], list[list[Tensor]]]:
         """The step's lists, cut so that the tensors of a part are alike; and the parameters that own them."""
-        parts: dict[Any, tuple[Part, list[Tensor]]] = {}
-        groups = []
+        parts, groups, owners = [], [], []
         for k, group in enumerate(self.param_groups):
             params: list[Tensor] = []
             grads: list[Tensor] = []
@@ -220,22 +213,22 @@ class ACMo(Optimizer):
                     idle_beta_hats=idle_beta_hats,
                 )
             )
-            for j, (p, g, m) in enumerate(zip(params, grads, moments, strict=True)):
-                key = (k, p.device, p.dtype, m.dtype)
-                if key not in parts:
-                    parts[key] = (Part(k, [], [], [], [], [], [], []), [])
-                part, owners = parts[key]
-                owners.append(p)
-                part.indices.append(indices[j])
-                part.params.append(real(p))
-                # m is dense and every entry of θ moves at every step: a sparse gradient saves nothing here.
-                part.grads.append(real(g.to_dense() if g.is_sparse else g))
-                part.moments.append(real(m))
-                part.moment_sqs.append(moment_sqs[j])
-                part.steps.append(steps[j])
-                if beta_hats:
-                    part.beta_hats.append(beta_hats[j])
-        return [part for part, _ in parts.values()], groups, [owners for _, owners in parts.values()]
+            for same in alike(params, moments):
+                owners.append([params[j] for j in same])
+                parts.append(
+                    Part(
+                        group=k,
+                        indices=[indices[j] for j in same],
+                        params=[real(params[j]) for j in same],
+                        # m is dense and every entry of θ moves at every step: a sparse gradient saves nothing here.
+                        grads=[real(grads[j].to_dense() if grads[j].is_sparse else grads[j]) for j in same],
+                        moments=[real(moments[j]) for j in same],
+                        moment_sqs=[moment_sqs[j] for j in same],
+                        steps=[steps[j] for j in same],
+                        beta_hats=[beta_hats[j] for j in same] if beta_hats else [],
+                    )
+                )
+        return parts, groups, owners
 
     def _init_group(
         self,
@@ -272,6 +265,11 @@ class ACMo(Optimizer):
             if sqrt:
                 beta_hats.append(state["beta_hat"])
             indices.append(i)
+        if self._ledger.record is None:
+            places = [[indices[j] for j in same] for same in alike(params, moments)]
+            k = next(k for k, other in enumerate(self.param_groups) if other is group)
+            device = self.param_groups[0]["params"][0].device
+            self._ledger.open(k, places, device, last=k == len(self.param_groups) - 1)
 
     def _complete(self, state: dict[str, Any], p: Tensor, group: dict[str, Any]) -> Tensor:
         """Make what a parameter's state lacks: all of it before its first step, some after a load from SGD."""
@@ -304,8 +302,11 @@ class ACMo(Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """As torch's; ``skipped_steps`` stands in every group, projection and process group in none."""
+        skipped = self.skipped_steps
         for group in self.param_groups:
-            group["skipped_steps"] = self.skipped_steps
+            group["skipped_steps"] = skipped
+        if self._ledger.skipped is not None:
+            self._ledger.skipped.zero_()
         return super().state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -343,8 +344,18 @@ class ACMo(Optimizer):
         return twin
 
 
+def alike(params: Sequence[Tensor], moments: Sequence[Tensor]) -> list[list[int]]:
+    """Positions of the parameters that agree in device and dtypes."""
+    parts: dict[Any, list[int]] = {}
+    for j, (p, m) in enumerate(zip(params, moments, strict=True)):
+        parts.setdefault((p.device, p.dtype, m.dtype), []).append(j)
+    return list(parts.values())
+
+
 def check_params(group: dict[str, Any], projection: Projection | None) -> None:
     """Raise unless the options fit the parameters."""
+    if projection is not None and not callable(projection):
+        raise TypeError(f"projection must be a callable or None, got {projection!r}")
     for p in group["params"]:
         if group["momentum_dtype"] is not None and p.is_complex():
             raise ValueError(f"momentum_dtype={group['momentum_dtype']} needs real parameters, got one of {p.dtype}")

@@ -63,9 +63,7 @@ class Record(NamedTuple):
     places: tuple[tuple[int, tuple[int, ...]], ...]  # of each part: its group, and its tensors' positions there
 
     def after(self, last: "Record") -> "Record":
-        """The record itself, or the last one where this step was not taken: a select, no waiting."""
-        if self.places != last.places:  # then rows cannot be mixed; what was not taken shows as not applied
-            return self
+        """The record, or the last one (of the same places) where this step was not taken: a select, no waiting."""
         rows = torch.where(self.applied, self.rows, last.rows)
         clip_scale = torch.where(self.applied, self.clip_scale, last.clip_scale)
         return Record(rows, clip_scale, self.applied | last.applied, self.places)

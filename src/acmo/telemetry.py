@@ -1,10 +1,57 @@
 """The free angles: what a step's norms tell about g, m_{t−1} and m_t, at no further cost."""
 
 import math
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from acmo.parts import Record
+import torch
+from torch import Tensor
+
+from acmo.parts import Record, scalar_dtype
+
+
+class Ledger:
+    """What is kept of the steps taken. An object of its own: torch.compile drops what a step sets on its optimizer."""
+
+    def __init__(self) -> None:
+        self.record: Record | None = None
+        self.skipped: Tensor | None = None  # since the count in the param groups was last brought up to date
+        self.earlier: deque[Record] = deque(maxlen=4)  # of other sets of parameters
+        self._places: list[tuple[int, tuple[int, ...]]] = []
+
+    def open(self, group: int, places: Sequence[Sequence[int]], device: torch.device, *, last: bool) -> None:
+        """Before the first step, group by group: an empty record of the form that steps will have.
+
+        Then the first step finds what all others find, and torch.compile makes one graph for all.
+        """
+        self._places = (
+            [(group, tuple(part)) for part in places]
+            if group == 0
+            else [*self._places, *((group, tuple(part)) for part in places)]
+        )
+        if last and self._places:
+            dtype, n = scalar_dtype(device), sum(len(part) for _, part in self._places)
+            rows = torch.zeros(5, n, dtype=dtype, device=device)
+            false = torch.zeros((), dtype=torch.bool, device=device)
+            self.record = Record(rows, torch.ones((), dtype=dtype, device=device), false, tuple(self._places))
+            self.skipped = torch.zeros((), dtype=torch.int64, device=device)
+
+    def enter(self, record: Record) -> None:
+        """Note a step, without waiting for it."""
+        skipped = ~record.applied
+        self.skipped = skipped.long() if self.skipped is None else self.skipped + skipped
+        if self.record is not None and self.record.places == record.places:
+            self.record = record.after(self.record)
+        else:
+            if self.record is not None:
+                self.earlier.appendleft(self.record)
+            self.record = record
+
+    def last(self) -> Record | None:
+        """The record of the last step that was taken."""
+        records = [*self.earlier] if self.record is None else [self.record, *self.earlier]
+        return next((record for record in records if bool(record.applied)), None)
 
 
 def telemetry(record: Record, norm_scope: str, skipped_steps: int) -> dict[str, Any]:
