@@ -10,7 +10,8 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
 from acmo import foreach as foreach_backend
-from acmo import reference, statedict
+from acmo import fused as fused_backend
+from acmo import native, reference, statedict
 from acmo.norms import squares
 from acmo.options import check_group
 from acmo.parts import Group, NonFiniteGradient, Part, Record, Rules, real, scalar_dtype
@@ -181,8 +182,10 @@ class ACMo(Optimizer):
 
     def _backend(self) -> Any:
         wide = self.param_groups[0]
-        if wide["differentiable"] or wide["foreach"] is False:
+        if wide["differentiable"] or (wide["foreach"] is False and not wide["fused"]):
             return reference
+        if wide["fused"] or (wide["fused"] is None and wide["foreach"] is None and native.kernel() is not None):
+            return fused_backend
         return foreach_backend
 
     def _gather(self) -> tuple[list[Part], list[Group], list[list[Tensor]]]:
@@ -298,7 +301,11 @@ class ACMo(Optimizer):
             if projection is None:
                 continue
             for p in tensors:
-                p.copy_(torch.where(record.applied.to(p.device), projected(projection, p), p))
+                new = projected(projection, p)
+                if isinstance(record.applied, Tensor):
+                    new = torch.where(record.applied.to(p.device), new, p)
+                if record.applied is not False:
+                    p.copy_(new)
 
     def state_dict(self) -> dict[str, Any]:
         """As torch's; ``skipped_steps`` stands in every group, projection and process group in none."""
@@ -306,7 +313,7 @@ class ACMo(Optimizer):
         for group in self.param_groups:
             group["skipped_steps"] = skipped
         if self._ledger.skipped is not None:
-            self._ledger.skipped.zero_()
+            self._ledger.skipped = self._ledger.skipped * 0
         return super().state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -58,12 +58,14 @@ class Record(NamedTuple):
     """What a step knew, kept for `telemetry`."""
 
     rows: Tensor  # [5, n]: raw ‖g‖², line 4's ‖g‖², ‖m_{t−1}‖², ‖m_t‖² and β̂ of each tensor
-    clip_scale: Tensor
-    applied: Tensor  # whether the step was taken
+    clip_scale: Tensor | float
+    applied: Tensor | bool  # whether the step was taken; a bool where that is known already
     places: tuple[tuple[int, tuple[int, ...]], ...]  # of each part: its group, and its tensors' positions there
 
     def after(self, last: "Record") -> "Record":
         """The record, or the last one (of the same places) where this step was not taken: a select, no waiting."""
+        if isinstance(self.applied, bool):
+            return self if self.applied else last
         rows = torch.where(self.applied, self.rows, last.rows)
         clip_scale = torch.where(self.applied, self.clip_scale, last.clip_scale)
         return Record(rows, clip_scale, self.applied | last.applied, self.places)
@@ -87,7 +89,7 @@ class NonFiniteGradient(FloatingPointError):
         return self
 
 
-def record(parts: Sequence[Part], rows: Tensor, clip_scale: Tensor, applied: Tensor) -> Record:
+def record(parts: Sequence[Part], rows: Tensor, clip_scale: Tensor | float, applied: Tensor | bool) -> Record:
     """Put together what `telemetry` will want to know."""
     return Record(rows, clip_scale, applied, tuple((part.group, tuple(part.indices)) for part in parts))
 
@@ -104,4 +106,4 @@ def arithmetic_dtype(param: Tensor) -> torch.dtype:
 
 def real(tensor: Tensor) -> Tensor:
     """A complex tensor as pairs of reals; others as they are."""
-    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor

@@ -16,7 +16,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self.record: Record | None = None
-        self.skipped: Tensor | None = None  # since the count in the param groups was last brought up to date
+        self.skipped: Tensor | int | None = None  # since the count in the param groups was last brought up to date
         self.earlier: deque[Record] = deque(maxlen=4)  # of other sets of parameters
         self._places: list[tuple[int, tuple[int, ...]]] = []
 
@@ -39,8 +39,10 @@ class Ledger:
 
     def enter(self, record: Record) -> None:
         """Note a step, without waiting for it."""
-        skipped = ~record.applied
-        self.skipped = skipped.long() if self.skipped is None else self.skipped + skipped
+        if not isinstance(record.applied, bool):
+            self.skipped = (0 if self.skipped is None else self.skipped) + (~record.applied).long()
+        elif not record.applied:
+            self.skipped = (0 if self.skipped is None else self.skipped) + 1
         if self.record is not None and self.record.places == record.places:
             self.record = record.after(self.record)
         else:
