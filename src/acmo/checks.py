@@ -53,7 +53,7 @@ def exclusive(options: dict[str, Any], *pairs: tuple[str, str]) -> None:
 def _number(name: str, value: Any) -> float:
     if isinstance(value, Tensor):
         if value.numel() != 1:
-            raise ValueError(f"{name} as a Tensor must have one element, got shape {tuple(value.shape)}")
+            raise ValueError(f"Tensor {name} must be 1-element, got shape {tuple(value.shape)}")
     elif not hasattr(value, "__float__"):
         raise TypeError(f"{name} must be a number, got {value!r}")
     return float(value)

@@ -122,6 +122,14 @@ def unfit(part: Part) -> str | None:
     return None
 
 
+def insist(parts: Sequence[Part]) -> None:
+    """``fused=True``: raise where the kernel cannot serve."""
+    for part in parts:
+        why = unfit(part)
+        if why is not None:
+            raise RuntimeError(f"fused=True, but the C kernel cannot serve: {why}. With fused=None, foreach serves it.")
+
+
 def laid_out(part: Part) -> list[Tensor]:
     """The gradients in the very order of memory of their parameters, copied only where they are not."""
     plain = all(map(Tensor.is_contiguous, part.grads)) and all(map(Tensor.is_contiguous, part.params))

@@ -104,6 +104,7 @@ class ACMo(Optimizer):
             "differentiable": differentiable,
             "skipped_steps": 0,
         }
+        check_group(defaults)
         self._projection = projection
         self._process_group = process_group
         self._projections: list[Projection | None] = []  # one a group; not among its options, so never saved
@@ -122,6 +123,8 @@ class ACMo(Optimizer):
         if group.pop("process_group", self._process_group) is not self._process_group:
             raise ValueError("process_group is one for the whole optimizer, a group cannot have its own")
         check_group({**self.defaults, **group}, self.param_groups)
+        if self.defaults["fused"]:
+            fused_backend.library()  # or say why there is none
         super().add_param_group(group)
         try:
             check_params(self.param_groups[-1], projection)
@@ -165,9 +168,11 @@ class ACMo(Optimizer):
             psi=wide["psi"],
             max_grad_norm=wide["max_grad_norm"],
             nonfinite=wide["nonfinite"],
-            grad_scale=getattr(self, "grad_scale", None),
-            found_inf=getattr(self, "found_inf", None),
+            grad_scale=scalar(getattr(self, "grad_scale", None)),
+            found_inf=scalar(getattr(self, "found_inf", None)),
         )
+        if wide["fused"]:
+            fused_backend.insist(parts)
         try:
             record = self._backend().step(parts, groups, rules)
         except NonFiniteGradient as error:
@@ -301,7 +306,7 @@ class ACMo(Optimizer):
             if projection is None:
                 continue
             for p in tensors:
-                new = projected(projection, p)
+                new = projected(projection, p.clone() if p.requires_grad and torch.is_grad_enabled() else p)
                 if isinstance(record.applied, Tensor):
                     new = torch.where(record.applied.to(p.device), new, p)
                 if record.applied is not False:
@@ -324,14 +329,21 @@ class ACMo(Optimizer):
             statedict.check(state, self.param_groups, self.defaults)
             loaded.append(state)
 
-        handle = self.register_load_state_dict_pre_hook(check)
         before = self.param_groups
+
+        def restore(_: Optimizer) -> None:  # runs before the hooks that users have registered
+            statedict.restore(self.state, self.param_groups, before, self.defaults, loaded[0])
+            self._forget()
+
+        handles = (
+            self.register_load_state_dict_pre_hook(check),
+            self.register_load_state_dict_post_hook(restore, prepend=True),
+        )
         try:
             super().load_state_dict(state_dict)
         finally:
-            handle.remove()
-        statedict.restore(self.state, self.param_groups, before, self.defaults, loaded[0])
-        self._forget()
+            for handle in handles:
+                handle.remove()
 
     def __getstate__(self) -> dict[str, Any]:
         live = {key: self.__dict__[key] for key in ("_projection", "_projections", "_process_group")}
@@ -341,6 +353,9 @@ class ACMo(Optimizer):
         super().__setstate__(state)
         if "defaults" in state:  # unpickled or copied, not loaded
             self._forget()
+            for group in self.param_groups:
+                for key, value in self.defaults.items():
+                    group.setdefault(key, value)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "ACMo":
         for live in (self._process_group, self._projection, *self._projections):
@@ -368,6 +383,11 @@ def check_params(group: dict[str, Any], projection: Projection | None) -> None:
             raise ValueError(f"momentum_dtype={group['momentum_dtype']} needs real parameters, got one of {p.dtype}")
         if projection is not None:
             projected(projection, p.detach())
+
+
+def scalar(value: Tensor | None) -> Tensor | None:
+    """What a GradScaler left, as 0-dim."""
+    return None if value is None else value.reshape(())
 
 
 def projected(projection: Projection, p: Tensor) -> Tensor:
