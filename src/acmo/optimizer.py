@@ -105,6 +105,8 @@ class ACMo(Optimizer):
             "skipped_steps": 0,
         }
         check_group(defaults)
+        if process_group is not None:
+            raise ValueError("process_group is not served yet: norms over ranks come with the next release")
         self._projection = projection
         self._process_group = process_group
         self._projections: list[Projection | None] = []  # one a group; not among its options, so never saved
@@ -379,6 +381,8 @@ def check_params(group: dict[str, Any], projection: Projection | None) -> None:
     if projection is not None and not callable(projection):
         raise TypeError(f"projection must be a callable or None, got {projection!r}")
     for p in group["params"]:
+        if hasattr(p, "placements"):  # a DTensor, without importing torch.distributed
+            raise ValueError(f"sharded parameters are not served yet, got a DTensor placed {p.placements}")
         if group["momentum_dtype"] is not None and p.is_complex():
             raise ValueError(f"momentum_dtype={group['momentum_dtype']} needs real parameters, got one of {p.dtype}")
         if projection is not None:
