@@ -1,5 +1,6 @@
 """The README's snippets run, in order, as one program; what it says of options and files is so."""
 
+import ast
 import inspect
 import re
 from pathlib import Path
@@ -25,7 +26,7 @@ def test_the_table_of_options_is_the_signature():
     signature = inspect.signature(acmo.ACMo).parameters
     assert set(documented) == set(signature) - {"params"}
     for name, default in documented.items():
-        assert str(signature[name].default) == default.strip('"'), name
+        assert signature[name].default == ast.literal_eval(default), name
 
 
 def test_files_that_it_links_to_exist():

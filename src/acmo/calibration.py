@@ -65,7 +65,8 @@ def calibrate(norm_g: Tensor, norm_m: Tensor, group: Group, t: Tensor, prev: Ten
     if prev is not None:
         beta_hat = torch.minimum(beta_hat, (t / (t - 1)).sqrt() * prev)
         # Where m = 0 the paper's β̂ is kept; a step with g = 0 keeps what was there, or momentum would be dead for ever.
-        kept = torch.where(norm_g == 0, prev, torch.where(norm_m == 0, kept, beta_hat))
+        fresh = kept if group.delta else torch.full_like(kept, torch.inf)
+        kept = torch.where(norm_g == 0, prev, torch.where(norm_m == 0, fresh, beta_hat))
     return torch.where(norm_m == 0, 0.0, beta_hat), kept
 
 

@@ -18,7 +18,7 @@ def step(parts: Sequence[Part], groups: Sequence[Group], rules: Rules) -> Record
     rows = over_shards([sums(part, groups[part.group], rules).to(home) for part in parts], parts)
     scalars = solve(parts, groups, rules, rows)
     new_sqs = [update(part, groups[part.group], rules, scalars, k).to(home) for k, part in enumerate(parts)]
-    return finish(parts, rules, scalars, rows, new_sqs)
+    return finish(parts, scalars, rows, new_sqs)
 
 
 def sums(part: Part, group: Group, rules: Rules) -> Tensor:
@@ -76,6 +76,11 @@ def update(part: Part, group: Group, rules: Rules, scalars: Scalars, k: int) -> 
     return squares(part.moments)
 
 
+def moment_square(moment: Tensor) -> Tensor:
+    """‖m‖² as pass 2 leaves it, to the bit."""
+    return squares([moment])[0]
+
+
 def gradients(part: Part, group: Group, scale: Tensor | None) -> TensorList:
     """Scale · g + λθ in the precision of the arithmetic: the gradients themselves where there is nothing to do."""
     dtype = arithmetic_dtype(part.params[0])
@@ -104,9 +109,7 @@ def on_device(value: float | Tensor, dtype: torch.dtype, device: torch.device) -
     return value.to(device, dtype) if isinstance(value, Tensor) else torch.full((), value, dtype=dtype, device=device)
 
 
-def finish(
-    parts: Sequence[Part], rules: Rules, scalars: Scalars, rows: Sequence[Tensor], new_sqs: Sequence[Tensor]
-) -> Record:
+def finish(parts: Sequence[Part], scalars: Scalars, rows: Sequence[Tensor], new_sqs: Sequence[Tensor]) -> Record:
     """Write each tensor's t, β̂ and ‖m‖² back into the state, and keep what telemetry may ask for."""
     for k, (part, new_sq) in enumerate(zip(parts, new_sqs, strict=True)):
         scatter(part.steps, torch.where(scalars.go, scalars.ts[k], torch.stack(part.steps).to(new_sq)))

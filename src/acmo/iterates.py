@@ -65,7 +65,7 @@ class IterateSampler:
             "steps": self.steps,
             "step": self.step,
             "total": self._total,
-            "held": list(self._held),
+            "held": [x.clone() for x in self._held],
             "generator": self._generator.get_state(),
         }
 

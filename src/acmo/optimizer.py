@@ -2,7 +2,8 @@
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import Any
+from types import ModuleType
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,11 +13,11 @@ from torch.optim.optimizer import ParamsT
 from acmo import foreach as foreach_backend
 from acmo import fused as fused_backend
 from acmo import native, reference, statedict
-from acmo.norms import squares
 from acmo.options import check_group
-from acmo.parts import Group, NonFiniteGradient, Part, Record, Rules, real, scalar_dtype
+from acmo.parts import Group, NonFiniteGradient, Part, Record, Rules, scalar_dtype
 from acmo.telemetry import Ledger, telemetry
 
+T = TypeVar("T")
 Projection = Callable[[Tensor], Tensor]
 
 
@@ -115,7 +116,8 @@ class ACMo(Optimizer):
 
     def _forget(self) -> None:
         """Drop everything that is derived from the state."""
-        self._norms: dict[Tensor, tuple[Tensor, int, Tensor]] = {}  # of m: which tensor, at which version, ‖m‖²
+        # By id of the parameter: its m, m's version, and ‖m‖² as of then. A stale id is harmless: its m is not the m.
+        self._norms: dict[int, tuple[Tensor, int, Tensor]] = {}
         self._ledger = Ledger()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -126,7 +128,7 @@ class ACMo(Optimizer):
             raise ValueError("process_group is one for the whole optimizer, a group cannot have its own")
         check_group({**self.defaults, **group}, self.param_groups)
         if self.defaults["fused"]:
-            fused_backend.library()  # or say why there is none
+            native.required()
         super().add_param_group(group)
         try:
             check_params(self.param_groups[-1], projection)
@@ -180,14 +182,14 @@ class ACMo(Optimizer):
         except NonFiniteGradient as error:
             raise error.named(self.param_groups) from None
         self._project(parts, owners, record)
-        if not torch.compiler.is_compiling():
+        if not torch.compiler.is_compiling() and isinstance(record.applied, Tensor):  # the kernel counts no versions
             for part, tensors in zip(parts, owners, strict=True):
                 for p, sq in zip(tensors, part.moment_sqs, strict=True):
                     m = self.state[p]["momentum_buffer"]
-                    self._norms[p] = (m, m._version, sq)
+                    self._norms[id(p)] = (m, m._version, sq)
         self._ledger.enter(record)
 
-    def _backend(self) -> Any:
+    def _backend(self) -> ModuleType:
         wide = self.param_groups[0]
         if wide["differentiable"] or (wide["foreach"] is False and not wide["fused"]):
             return reference
@@ -208,7 +210,7 @@ class ACMo(Optimizer):
             idle_steps: list[Tensor] = []
             idle_beta_hats: list[Tensor] = []
             indices: list[int] = []
-            self._init_group(
+            sparse = self._init_group(
                 group, params, grads, moments, moment_sqs, steps, beta_hats, idle_steps, idle_beta_hats, indices
             )
             groups.append(
@@ -224,18 +226,17 @@ class ACMo(Optimizer):
                 )
             )
             for same in alike(params, moments):
-                owners.append([params[j] for j in same])
+                owners.append(at(params, same))
                 parts.append(
                     Part(
                         group=k,
-                        indices=[indices[j] for j in same],
-                        params=[real(params[j]) for j in same],
-                        # m is dense and every entry of θ moves at every step: a sparse gradient saves nothing here.
-                        grads=[real(grads[j].to_dense() if grads[j].is_sparse else grads[j]) for j in same],
-                        moments=[real(moments[j]) for j in same],
-                        moment_sqs=[moment_sqs[j] for j in same],
-                        steps=[steps[j] for j in same],
-                        beta_hats=[beta_hats[j] for j in same] if beta_hats else [],
+                        indices=at(indices, same),
+                        params=real(at(params, same)),
+                        grads=real(dense(at(grads, same)) if sparse else at(grads, same)),
+                        moments=real(at(moments, same)),
+                        moment_sqs=at(moment_sqs, same),
+                        steps=at(steps, same),
+                        beta_hats=at(beta_hats, same) if beta_hats else beta_hats,
                     )
                 )
         return parts, groups, owners
@@ -252,11 +253,15 @@ class ACMo(Optimizer):
         idle_steps: list[Tensor],
         idle_beta_hats: list[Tensor],
         indices: list[int],
-    ) -> None:
-        """Fill the lists from a group, making state where there is none. (torch.compile knows this name and form.)"""
-        sqrt = group["psi"] == "sqrt"
+    ) -> bool:
+        """Fill the lists from a group, making state where there is none; returns whether a gradient is sparse.
+
+        torch.compile knows this name and form, and runs it instead of tracing it.
+        """
+        sqrt, sparse = group["psi"] == "sqrt", False
         for i, p in enumerate(group["params"]):
-            if p.grad is None:
+            grad = p.grad
+            if grad is None:
                 state = self.state.get(p)
                 if state:
                     idle_steps.append(state["step"])
@@ -268,7 +273,8 @@ class ACMo(Optimizer):
             if m is None or "step" not in state or (sqrt and "beta_hat" not in state):
                 m = self._complete(state, p, group)
             params.append(p)
-            grads.append(p.grad)
+            grads.append(grad)
+            sparse = sparse or grad.is_sparse
             moments.append(m)
             moment_sqs.append(self._moment_sq(p, m))
             steps.append(state["step"])
@@ -280,6 +286,7 @@ class ACMo(Optimizer):
             k = next(k for k, other in enumerate(self.param_groups) if other is group)
             device = self.param_groups[0]["params"][0].device
             self._ledger.open(k, places, device, last=k == len(self.param_groups) - 1)
+        return sparse
 
     def _complete(self, state: dict[str, Any], p: Tensor, group: dict[str, Any]) -> Tensor:
         """Make what a parameter's state lacks: all of it before its first step, some after a load from SGD."""
@@ -296,10 +303,11 @@ class ACMo(Optimizer):
 
     def _moment_sq(self, p: Tensor, m: Tensor) -> Tensor:
         """‖m‖² of m as it is stored: what the last step left, unless m was loaded or written to since."""
-        tensor, version, sq = self._norms.get(p, (None, 0, None))
-        if tensor is not m or version != m._version or sq is None:
-            sq = squares([real(m.detach())])[0]
-            self._norms[p] = (m, m._version, sq)
+        known = self._norms.get(id(p))
+        if known is not None and known[0] is m and known[1] == m._version:
+            return known[2]
+        sq: Tensor = self._backend().moment_square(real([m.detach()])[0])
+        self._norms[id(p)] = (m, m._version, sq)
         return sq
 
     def _project(self, parts: Sequence[Part], owners: Sequence[Sequence[Tensor]], record: Record) -> None:
@@ -368,12 +376,31 @@ class ACMo(Optimizer):
         return twin
 
 
-def alike(params: Sequence[Tensor], moments: Sequence[Tensor]) -> list[list[int]]:
+def alike(params: list[Tensor], moments: list[Tensor]) -> list[Sequence[int]]:
     """Positions of the parameters that agree in device and dtypes."""
+    if len({(p.dtype, m.dtype, p.device) for p, m in zip(params, moments, strict=True)}) == 1:
+        return [range(len(params))]
     parts: dict[Any, list[int]] = {}
     for j, (p, m) in enumerate(zip(params, moments, strict=True)):
         parts.setdefault((p.device, p.dtype, m.dtype), []).append(j)
     return list(parts.values())
+
+
+def at(values: list[T], positions: Sequence[int]) -> list[T]:
+    """The values at these positions: the list itself where they are all."""
+    return values if len(positions) == len(values) else [values[j] for j in positions]
+
+
+def real(tensors: list[Tensor]) -> list[Tensor]:
+    """Complex tensors as pairs of reals; others as they are."""
+    if not tensors[0].is_complex():
+        return tensors
+    return [torch.view_as_real(x.resolve_conj()) for x in tensors]
+
+
+def dense(grads: list[Tensor]) -> list[Tensor]:
+    """Sparse gradients save nothing here: m is dense, and every entry of θ moves at every step."""
+    return [g.to_dense() if g.is_sparse else g for g in grads]
 
 
 def check_params(group: dict[str, Any], projection: Projection | None) -> None:

@@ -57,7 +57,7 @@ class Rules(NamedTuple):
 class Record(NamedTuple):
     """What a step knew, kept for `telemetry`."""
 
-    rows: Tensor  # [5, n]: raw ‖g‖², line 4's ‖g‖², ‖m_{t−1}‖², ‖m_t‖² and β̂ of each tensor
+    rows: Tensor  # [5 or more, n]: raw ‖g‖², line 4's ‖g‖², ‖m_{t−1}‖², ‖m_t‖² and β̂ of each tensor
     clip_scale: Tensor | float
     applied: Tensor | bool  # whether the step was taken; a bool where that is known already
     places: tuple[tuple[int, tuple[int, ...]], ...]  # of each part: its group, and its tensors' positions there
@@ -66,7 +66,7 @@ class Record(NamedTuple):
         """The record, or the last one (of the same places) where this step was not taken: a select, no waiting."""
         if isinstance(self.applied, bool):
             return self if self.applied else last
-        rows = torch.where(self.applied, self.rows, last.rows)
+        rows = torch.where(self.applied, self.rows, last.rows[: len(self.rows)])
         clip_scale = torch.where(self.applied, self.clip_scale, last.clip_scale)
         return Record(rows, clip_scale, self.applied | last.applied, self.places)
 
@@ -102,8 +102,3 @@ def scalar_dtype(device: torch.device) -> torch.dtype:
 def arithmetic_dtype(param: Tensor) -> torch.dtype:
     """Half precision is stored, never computed in."""
     return torch.float64 if param.dtype == torch.float64 else torch.float32
-
-
-def real(tensor: Tensor) -> Tensor:
-    """A complex tensor as pairs of reals; others as they are."""
-    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor

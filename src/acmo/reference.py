@@ -59,7 +59,8 @@ def step(parts: Sequence[Part], groups: Sequence[Group], rules: Rules) -> Record
             # 5  β̂ = Ψ(β̂, β̂_prev)
             if x.prev is not None:
                 beta_hat = torch.minimum(beta_hat, (x.t / (x.t - 1)).sqrt() * x.prev)
-                kept = x.prev if norm_g == 0 else kept if norm_m == 0 else beta_hat
+                fresh = kept if x.group.delta else torch.full_like(kept, torch.inf)
+                kept = x.prev if norm_g == 0 else fresh if norm_m == 0 else beta_hat
                 x.part.beta_hats[x.i].copy_(kept.detach())
             # 6  m = g + β̂ m, β̂ applied as 0 where m = 0
             beta_hat = beta_hat if norm_m > 0 else torch.zeros_like(beta_hat)
@@ -113,6 +114,11 @@ def squares(slices: Sequence[Slice], letter: str) -> Tensor:
 
 def square(x: Tensor) -> Tensor:
     return x.to(scalar_dtype(x.device)).square().sum()
+
+
+def moment_square(moment: Tensor) -> Tensor:
+    """‖m‖² as a step leaves it, to the bit."""
+    return square(moment)
 
 
 def root(total: Tensor) -> Tensor:

@@ -58,7 +58,7 @@ class Ledger:
 
 def telemetry(record: Record, norm_scope: str, skipped_steps: int) -> dict[str, Any]:
     """Floats of the last applied step; waits for the device if it must."""
-    raw, g, m, new, beta_hat = record.rows.tolist()
+    raw, g, m, new, beta_hat = record.rows[:5].tolist()
     places = [(group, i) for group, indices in record.places for i in indices]
     groups = [group for group, _ in places]
     columns = list(zip(raw, g, m, new, beta_hat, groups, strict=True))

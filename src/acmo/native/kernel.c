@@ -16,11 +16,11 @@
 #endif
 
 #include "chunks.h"
+#include "kernel.h"
 
-#define EXPORT __attribute__((visibility("default")))
 enum {
     ABI = 1,
-    CHUNK = 8192,
+    CHUNK = ACMO_CHUNK,
     OVERHEAD = 64,        /* what a chunk costs beside its entries, in entries: balances many small tensors */
     SERIAL_BELOW = 32768, /* entries; a parallel region costs as much as updating about that many (torch's grain size) */
 };
@@ -134,12 +134,22 @@ static void run_chunk(const job *j, int64_t tensor, int64_t chunk, double *out) 
     j->run(j, tensor, offset, left < CHUNK ? left : CHUNK, out);
 }
 
+/* One chunk, or several at once where that is faster and none of them is behind `limit`; returns how many. */
+static int64_t run_chunks(const job *j, int64_t tensor, int64_t chunk, int64_t limit, double *out) {
+    int64_t dtype = j->dtype[tensor], full = j->numel[tensor] / CHUNK;
+    if (j->run != run_sums || j->y || chunk + ACMO_STREAMS > (full < limit ? full : limit))
+        return run_chunk(j, tensor, chunk, out), 1;
+    chunks->squares[dtype](at(j->x[tensor], dtype, chunk * CHUNK), out);
+    return ACMO_STREAMS;
+}
+
 static void run_serially(const job *j) {
     for (int64_t i = 0; i < j->n; i++) {
-        double sum[3] = {0}, part[3];
-        for (int64_t c = 0; c < chunks_of(j->numel[i]); c++) {
-            run_chunk(j, i, c, part);
-            for (int k = 0; k < j->sums; k++) sum[k] += part[k];
+        double sum[3] = {0}, part[ACMO_STREAMS];
+        for (int64_t c = 0, done, count = chunks_of(j->numel[i]); c < count; c += done) {
+            done = run_chunks(j, i, c, count, part);
+            for (int64_t d = 0; d < done; d++)
+                for (int k = 0; k < j->sums; k++) sum[k] += part[d * j->sums + k];
         }
         for (int k = 0; k < j->sums; k++) j->sum[k][i] = sum[k];
     }
@@ -171,9 +181,9 @@ static void run_share(const job *j, double *scratch, int64_t cost, int64_t threa
             run_chunk(j, end.tensor, end.chunk, scratch + end.index * j->sums);
         }
     else
-        for (; p.index < end.index; p.chunk++, p.index++) {
+        for (int64_t done; p.index < end.index; p.chunk += done, p.index += done) {
             while (p.chunk == chunks_of(j->numel[p.tensor])) p.tensor++, p.chunk = 0;
-            run_chunk(j, p.tensor, p.chunk, scratch + p.index * j->sums);
+            done = run_chunks(j, p.tensor, p.chunk, p.chunk + end.index - p.index, scratch + p.index * j->sums);
         }
 }
 

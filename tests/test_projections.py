@@ -1,0 +1,140 @@
+"""Π of line 8: the nearest feasible point, and the step that ends there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from backends import Backend, every_backend
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scenario import GROUPS, SHAPES, Scenario, decayed
+from scipy.optimize import minimize
+
+import acmo
+from acmo.projections import Box, L2Ball, NonNegative, Simplex
+
+vectors = st.lists(st.floats(-50, 50), min_size=1, max_size=12).map(lambda v: torch.tensor(v, dtype=torch.float64))
+
+# Each with a way to make a feasible point of any vector, and a test of being one.
+SETS: dict[str, tuple[Any, Any, Any]] = {
+    "box": (Box(-1.0, 2.0), lambda v: v.clamp(-1, 2), lambda v: v.min() >= -1 and v.max() <= 2),
+    "nonnegative": (NonNegative(), lambda v: v.abs(), lambda v: v.min() >= 0),
+    "ball": (L2Ball(3.0), lambda v: 3 * v / max(3.0, float(v.norm())), lambda v: v.norm() <= 3 + 1e-12),
+    "simplex": (Simplex(), lambda v: v.softmax(0), lambda v: v.min() >= 0 and abs(v.sum() - 1) < 1e-12),
+}
+every_set = pytest.mark.parametrize("name", SETS)
+
+
+@every_set
+@settings(max_examples=60)
+@given(x=vectors, seed=st.integers(0, 99))
+def test_the_projection_is_feasible_idempotent_and_nearest(name: str, x: torch.Tensor, seed: int):
+    project, make_feasible, is_feasible = SETS[name]
+    before = x.clone()
+    y = project(x)
+    assert torch.equal(x, before)
+    assert (y.shape, y.dtype) == (x.shape, x.dtype)
+    torch.testing.assert_close(project(y), y, rtol=1e-12, atol=1e-12)
+    # The variational inequality says nearest: ⟨x − y, z − y⟩ ≤ 0 for every feasible z.
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(10):
+        z = make_feasible(torch.randn(x.shape, generator=generator, dtype=x.dtype) * 5)
+        assert float((x - y) @ (z - y)) <= 1e-9 * (1 + float(x.norm()) ** 2)
+    assert is_feasible(y)
+
+
+def test_the_simplex_agrees_with_a_general_solver():
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        x = rng.normal(size=6) * 2
+        solved = minimize(
+            lambda y, x=x: np.sum((y - x) ** 2),
+            np.full(6, 1 / 6),
+            jac=lambda y, x=x: 2 * (y - x),
+            bounds=[(0, None)] * 6,
+            constraints={"type": "eq", "fun": lambda y: y.sum() - 1},
+            options={"ftol": 1e-14},
+            method="SLSQP",
+        )
+        np.testing.assert_allclose(Simplex()(torch.from_numpy(x)).numpy(), solved.x, atol=1e-6)
+
+
+@every_set
+def test_all_entries_of_a_parameter_are_one_vector(name: str):
+    project, _, _ = SETS[name]
+    x = torch.randn(4, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * 3
+    assert torch.equal(project(x), project(x.flatten()).view(4, 5))
+    assert project(torch.zeros(0)).shape == (0,)
+
+
+def test_inside_the_ball_nothing_moves():
+    x = torch.tensor([0.1, -0.7])
+    assert torch.equal(L2Ball(1.0)(x), x)
+
+
+@pytest.mark.parametrize(
+    ("make", "quoted"), [(lambda: Box(2.0, 1.0), "2.*1"), (lambda: L2Ball(-1.0), "-1"), (lambda: L2Ball(0.0), "0")]
+)
+def test_an_empty_set_is_refused(make: Any, quoted: str):
+    with pytest.raises(ValueError, match=quoted):
+        make()
+
+
+@every_backend
+@pytest.mark.parametrize("scope", ["global", "group", "tensor"])
+@pytest.mark.parametrize("decay", ["coupled", "decoupled"])
+def test_projected_steps_agree_with_the_oracle(decay: str, scope: str, backend: Backend):
+    # A group each: entries in a box, any callable, a ball; the oracle has them in NumPy.
+    def ball(x: np.ndarray) -> np.ndarray:
+        return x * min(1.0, 0.5 / max(float(np.linalg.norm(x)), 1e-300))
+
+    ours = [Box(-0.2, 0.1), lambda x: x.clamp(min=0).mul(0.5), L2Ball(0.5)]
+    theirs = [lambda x: np.clip(x, -0.2, 0.1), lambda x: np.maximum(x, 0) * 0.5, ball]
+    groups = [g | {"projection": p} for g, p in zip(decayed(GROUPS, decay), theirs, strict=True)]
+    scenario = Scenario(SHAPES, groups, {"norm_scope": scope}, backend, projections=ours)
+    for _ in range(30):
+        scenario.step()
+    assert scenario.theta_error() < 1e-12
+    assert scenario.moment_error() < 1e-12
+
+
+@every_backend
+def test_a_projection_may_be_given_to_one_group_alone(backend: Backend):
+    a, b = (torch.zeros(3, requires_grad=True) for _ in range(2))
+    opt = acmo.ACMo([{"params": [a], "projection": NonNegative()}, {"params": [b]}], lr=1.0, **backend)
+    a.grad = b.grad = torch.ones(3)
+    opt.step()
+    assert a.tolist() == [0, 0, 0]
+    assert b.tolist() == [-1, -1, -1]
+
+
+@every_backend
+def test_a_skipped_step_does_not_project(backend: Backend):
+    p = torch.full((3,), 5.0, requires_grad=True)
+    opt = acmo.ACMo([p], projection=Box(-1.0, 1.0), **backend)
+    p.grad = torch.tensor([1.0, float("nan"), 1.0])
+    opt.step()
+    assert p.tolist() == [5, 5, 5]
+
+
+@every_backend
+def test_parameters_without_a_gradient_are_not_projected(backend: Backend):
+    a, b = (torch.full((2,), 5.0, requires_grad=True) for _ in range(2))
+    opt = acmo.ACMo([a, b], projection=Box(-1.0, 1.0), **backend)
+    a.grad = torch.zeros(2)
+    opt.step()
+    assert a.tolist() == [1, 1]
+    assert b.tolist() == [5, 5]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "f16"])
+def test_the_simplex_of_many_low_precision_entries_still_sums_to_one(dtype: torch.dtype):
+    p = torch.zeros(1000, dtype=dtype, requires_grad=True)
+    opt = acmo.ACMo([p], lr=0.1, projection=Simplex())
+    p.grad = torch.randn(1000, generator=torch.Generator().manual_seed(0)).to(dtype)
+    opt.step()
+    assert float(p.detach().double().sum()) == pytest.approx(1, abs=0.05)
+    assert p.min() >= 0
