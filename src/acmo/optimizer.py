@@ -27,9 +27,9 @@ class ACMo(Optimizer):
     .. math::
         m_t = g_t + \beta \frac{\|g_t\|}{\|m_{t-1}\| + \delta} m_{t-1}, \qquad \theta_t = \theta_{t-1} - \alpha m_t
 
-    The moment never outweighs the gradient, so the step always descends on the current batch, and the angle between the
-    step and the last one stays acute: the memory of SGD-momentum, convergence near Adam's. Norms are of all parameters
-    together, as in the paper (see ``norm_scope``). See the README for every line of the algorithm.
+    The moment never outweighs the gradient, so the step never points uphill on the current batch, and it leans towards
+    the last step as far as that allows; the state is that of SGD-momentum. Norms are of all parameters together, as in
+    the paper (see ``norm_scope``). The README has every line of the algorithm.
 
     Args:
       params: parameters, named parameters or parameter groups.

@@ -1,0 +1,118 @@
+"""``python -m acmo.theory``: run everything, print one table, write the figures."""
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from acmo.theory import descent, figures
+from acmo.theory.errata import errata
+from acmo.theory.extras import extra
+from acmo.theory.rate import Measurement, Rate
+from acmo.theory.statements import TRIALS, outcomes
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run; the exit code is 1 if a statement that we hold to be true failed."""
+    parser = argparse.ArgumentParser("python -m acmo.theory", description="The paper's theory, run: docs/theory.md")
+    parser.add_argument("--out", type=Path, default=Path("theory"), metavar="DIR", help="figures go here (./theory)")
+    parser.add_argument("--steps", type=int, default=2**14, help="largest T of the rate measurement (16384)")
+    parser.add_argument("--seeds", type=int, default=200, help="trainings of the rate measurement (200)")
+    parser.add_argument("--epochs", type=int, default=10, help="of each training on digits (10)")
+    args = parser.parse_args(argv)
+    if args.steps < 128 or args.seeds < 4:
+        parser.error(f"a rate needs --steps >= 128 and --seeds >= 4, got {args.steps} and {args.seeds}")
+    for module in ("rich.progress", "matplotlib.figure", "scipy.optimize", "sklearn.datasets"):
+        extra(module, "python -m acmo.theory")  # now, not after a minute
+    from rich.console import Console
+    from rich.progress import Progress, TimeElapsedColumn
+
+    console = Console()
+    table, good = new_table(), True
+    workers = max(1, min(4, os.cpu_count() or 1))
+    with (
+        Measurement(args.steps, args.seeds, workers=workers) as measurement,
+        Progress(*Progress.get_default_columns(), TimeElapsedColumn(), console=console) as progress,
+    ):
+        bars = {
+            "lemmas": progress.add_task("auxiliary problems, lemmas", total=len(TRIALS)),
+            "errata": progress.add_task("errata", total=len(errata())),
+            "descent": progress.add_task("descent on digits", total=len(descent.OPTIMIZERS)),
+            "rate": progress.add_task("rate of Theorem 4.1", total=1.0),
+        }
+        for name in TRIALS:
+            for outcome in outcomes(name):
+                good &= outcome.holds
+                add(table, outcome.statement, outcome.holds, f"{outcome.slack:.3g}", outcome.cases)
+            progress.advance(bars["lemmas"])
+        for x in errata():
+            shown = x.show()
+            right = shown.printed < 0 <= shown.repaired
+            good &= right
+            add(table, f"erratum {x.key}: printed", shown.printed >= 0, f"{shown.printed:.3g}", 1)
+            add(table, f"erratum {x.key}: repaired", shown.repaired >= 0, f"{shown.repaired:.3g}", 1)
+            progress.advance(bars["errata"])
+        descents = descent.measure(args.epochs, tick=lambda: progress.advance(bars["descent"]))
+        while not measurement.finished:
+            progress.update(bars["rate"], completed=measurement.progress)
+            time.sleep(0.2)
+        rate = measurement.result()
+        progress.update(bars["rate"], completed=1.0)
+    good &= rate.slack() >= 0
+    add(table, "Theorem 4.1, repaired", rate.slack() >= 0, f"{rate.slack():.3g}", len(rate.T) * rate.seeds)
+    console.print(table)
+    report(console, rate, descents, measurement)
+    made = [figures.rate_figure(rate, args.out), figures.angle_figure(descents[: len(descent.OPTIMIZERS)], args.out)]
+    console.print("figures:", *map(str, [*made, figures.geometry_figure(args.out)]))
+    return 0 if good else 1
+
+
+def new_table() -> Any:
+    """The one table, empty."""
+    from rich.table import Table
+
+    table = Table("statement", "holds", title="The paper's theory, tried (slack ≥ 0: holds)")
+    table.add_column("smallest slack", justify="right")
+    table.add_column("cases", justify="right")
+    return table
+
+
+def add(table: Any, statement: str, holds: bool, slack: str, cases: int) -> None:
+    """One line of the table."""
+    table.add_row(statement, "yes" if holds else "[red]no[/red]", slack, f"{cases:,}")
+
+
+def report(console: Any, rate: Rate, descents: list[descent.Descent], measurement: Measurement) -> None:
+    """The measured rate and the shares of steps that descend."""
+    from rich.table import Table
+
+    rates = Table("T", "E‖∇f(θ_o)‖², sampled", "mean over o", "± stderr", "repaired bound", "printed bound")
+    for columns in zip(*rate[:6], strict=True):
+        rates.add_row(f"{int(columns[0])}", *(f"{columns[k]:.4g}" for k in (1, 2, 3, 5, 4)))
+    console.print(rates)
+    console.print(
+        f"exponent of T: {rate.exponent():.3f}; of E/(1 + ln T): {rate.exponent(log_corrected=True):.3f} (T ≥ 64)"
+    )
+    p = measurement.problem
+    console.print(f"L = {p.smoothness:.4g}, σ = {p.sigma:.4g}, G = {p.gradient_bound:.4g}, {rate.seeds} seeds")
+    shares = Table(
+        "optimizer", "lr", "steps", "lower this batch", "lower one of the last ten", "inequality of 3.2", "loss"
+    )
+    for d in descents:
+        inequality = "–" if d.inequality != d.inequality else f"{d.inequality:.3f}"
+        numbers = (
+            f"{d.lr:g}",
+            f"{d.steps}",
+            f"{d.current:.3f}",
+            f"{d.previous:.3f}",
+            inequality,
+            f"{d.final_loss:.4f}",
+        )
+        shares.add_row(d.optimizer, *numbers)
+    console.print(shares)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

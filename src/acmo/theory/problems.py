@@ -1,0 +1,105 @@
+"""Finite sums of smooth non-convex functions whose L, σ and G are known exactly, not estimated."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from acmo.theory.lemmas import Array, norm
+
+
+@dataclass(frozen=True)
+class CosineSum:
+    """f_i(θ) = A Σ_j (1 − cos(ω(θ_j − φ_ij))): egg boxes that disagree on where their wells are.
+
+    Their mean is an egg box again, with the amplitudes |z_j|, z_j = mean_i exp(iωφ_ij), which makes everything
+    known: L, σ and G are suprema that are attained, since the coordinates can be moved one by one.
+    Saddles, maxima and minima all are stationary: as non-convex as can be.
+    """
+
+    phases: Array  # [n, d], already multiplied by ω
+    amplitude: float
+    omega: float
+
+    @cached_property
+    def phasors(self) -> npt.NDArray[np.complex128]:
+        """exp(iωφ_ij), [n, d]."""
+        return np.asarray(np.exp(1j * self.phases))
+
+    @cached_property
+    def mean_phasor(self) -> npt.NDArray[np.complex128]:
+        """z_j, [d]."""
+        return np.asarray(self.phasors.mean(0))
+
+    @property
+    def smoothness(self) -> float:
+        """L = A ω² max_j |z_j|."""
+        return float(self.amplitude * self.omega**2 * np.abs(self.mean_phasor).max())
+
+    @property
+    def sigma(self) -> float:
+        """Σ over coordinates of sines of one frequency: the largest is attained in every coordinate at once."""
+        apart = np.abs(self.phasors - self.mean_phasor)
+        return float(self.amplitude * self.omega * np.sqrt((apart**2).sum(-1).max()))
+
+    @property
+    def gradient_bound(self) -> float:
+        """G = A ω √d, for batches of any size."""
+        return float(self.amplitude * self.omega * np.sqrt(self.phases.shape[1]))
+
+    def value(self, theta: Array) -> Array:
+        """f(θ), over the last axis."""
+        turn = np.exp(1j * self.omega * theta)
+        return np.asarray(self.amplitude * (1 - (turn * self.mean_phasor.conj()).real).sum(-1))
+
+    def gap(self, theta: Array) -> Array:
+        """f(θ) − min f."""
+        return np.asarray(self.value(theta) - self.amplitude * (1 - np.abs(self.mean_phasor)).sum())
+
+    def grad(self, theta: Array) -> Array:
+        """∇f(θ)."""
+        turn = np.exp(1j * self.omega * theta)
+        return np.asarray(self.amplitude * self.omega * (turn * self.mean_phasor.conj()).imag)
+
+    def grad_of(self, theta: Array, i: npt.NDArray[np.int64]) -> Array:
+        """∇f_i(θ), one i a row of θ: batches of one."""
+        return np.asarray(self.amplitude * self.omega * np.sin(self.omega * theta - self.phases[i]))
+
+
+def cosine_sum(n: int = 16, d: int = 8, smoothness: float = 1e3, omega: float = 1000.0, seed: int = 0) -> CosineSum:
+    """A sum with the given L: wells scattered by ±0.8 rad, skewed (few far ones against many near), as data are."""
+    rng = np.random.default_rng(seed)
+    phases = 0.8 * (rng.exponential(1.0, (n, d)) - 1)
+    top = np.abs(np.exp(1j * phases).mean(0)).max()
+    return CosineSum(phases, smoothness / (omega**2 * float(top)), omega)
+
+
+@dataclass(frozen=True)
+class SkewedNoise:
+    """f_i(θ) = √(1 + θ²) − 1 + a_i θ in one dimension, a = (−2, 2/9 nine times): mean zero, far from symmetric.
+
+    f = √(1 + θ²) − 1, L = 1, σ = 2, G = 3, min f = 0 at θ = 0. Half of the rule that ACMo should end at 0 is in
+    the theorem's Ψ: without it, m/‖m‖ has a mean of its own, and the run ends elsewhere.
+    """
+
+    @cached_property
+    def slopes(self) -> Array:
+        """a_i: Σ a_i = 0."""
+        return np.array([-2.0] + [2 / 9] * 9)
+
+    smoothness = 1.0
+    sigma = 2.0
+    gradient_bound = 3.0
+
+    def value(self, theta: Array) -> Array:
+        """f(θ), over the last axis."""
+        return np.asarray(np.sqrt(1 + norm(theta) ** 2) - 1)
+
+    def grad(self, theta: Array) -> Array:
+        """∇f(θ)."""
+        return np.asarray(theta / np.sqrt(1 + theta**2))
+
+    def grad_of(self, theta: Array, i: npt.NDArray[np.int64]) -> Array:
+        """∇f_i(θ), one i a row of θ."""
+        return np.asarray(self.grad(theta) + self.slopes[i][..., None])

@@ -1,0 +1,164 @@
+"""Theorem 4.1 measured: E‖∇f(θ_o)‖² of ACMo under the theorem's settings, against the bound, and the rate's exponent.
+
+The seeds of a shard run as one optimizer: a tensor a seed, ``norm_scope="tensor"``, so that every seed is its own θ.
+A shard a process, so that all cores have work.
+"""
+
+import multiprocessing
+from collections.abc import Callable
+from concurrent.futures import Future, ProcessPoolExecutor
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from acmo.iterates import IterateSampler
+from acmo.optimizer import ACMo
+from acmo.theory.bounds import convergence_bound, theorem_settings
+from acmo.theory.lemmas import Array, norm
+from acmo.theory.problems import CosineSum, cosine_sum
+
+Tick = Callable[[int], None]
+
+
+class Shard(NamedTuple):
+    """Some of the seeds: ‖∇f‖² at every T = 2^k."""
+
+    sampled: Array  # [k, draws, seeds], at the iterates that the IterateSamplers drew
+    averaged: Array  # [k, seeds], Σ_{s≤T} α_s ‖∇f(θ_{s+1})‖²/Σα_s: the mean over o taken exactly
+    gap: Array  # [seeds]
+
+
+class Rate(NamedTuple):
+    """At every T = 2^k: what was measured, and what was promised."""
+
+    T: Array
+    sampled: Array
+    averaged: Array
+    stderr: Array  # of ``averaged``, over seeds
+    printed: Array
+    repaired: Array
+    seeds: int
+
+    def exponent(self, first: int = 64, log_corrected: bool = False) -> float:
+        """The slope of ln E over ln T from T = ``first`` on; of ln(E/(1 + ln T)) if ``log_corrected``."""
+        use = first <= self.T
+        y = self.averaged[use] / ((1 + np.log(self.T[use])) if log_corrected else 1)
+        return float(np.polyfit(np.log(self.T[use]), np.log(y), 1)[0])
+
+    def slack(self) -> float:
+        """The smallest (repaired bound − measured)/bound, of both measurements."""
+        worst = np.maximum(self.sampled, self.averaged)
+        return float(((self.repaired - worst) / self.repaired).min())
+
+
+def run_shard(
+    problem: CosineSum, steps: int, seeds: int, draws: int, seed: tuple[int, int], tick: Tick | None = None
+) -> Shard:
+    """Independent trainings, batches of one, from points drawn over a whole period of the problem.
+
+    Args:
+      problem: a finite sum with known constants.
+      steps: the largest T.
+      seeds: how many trainings.
+      draws: how many `IterateSampler` follow; each draws its own o.
+      seed: of everything, and which shard.
+      tick: called with the number of steps done, now and then.
+    """
+    settings = theorem_settings(problem.smoothness, problem.sigma)
+    rng = np.random.default_rng(seed)
+    n, d = problem.phases.shape
+    theta = rng.uniform(-np.pi, np.pi, (seeds, d)) / problem.omega
+    gap = problem.gap(theta)
+    g = np.zeros_like(theta)
+    # Parameters and gradients are views of two NumPy arrays: the problem is evaluated for all seeds at once.
+    params = [torch.nn.Parameter(row) for row in torch.from_numpy(theta)]
+    for p, row in zip(params, torch.from_numpy(g), strict=True):
+        p.grad = row
+    opt = ACMo(params, **settings, norm_scope="tensor", nonfinite="propagate")  # nothing here can overflow
+    schedule = settings.schedule(opt)
+    samplers = [
+        IterateSampler(opt, seed=int(s)) for s in np.random.default_rng((*seed, draws)).integers(2**31, size=draws)
+    ]
+    weighted, total = np.zeros(seeds), 0.0
+    sampled, averaged = [], []
+    for t in range(1, steps + 1):
+        g[:] = problem.grad_of(theta, rng.integers(0, n, seeds))
+        opt.step()
+        schedule.step()
+        total += settings.alpha(t)
+        weighted += settings.alpha(t) * norm(problem.grad(theta)) ** 2
+        if t & (t - 1) == 0:
+            held = np.stack([torch.stack(s.sample()).numpy() for s in samplers])
+            sampled.append(norm(problem.grad(held)) ** 2)
+            averaged.append(weighted / total)
+        if tick and t % 64 == 0:
+            tick(t)
+    return Shard(np.array(sampled), np.array(averaged), gap)
+
+
+def combine(problem: CosineSum, shards: list[Shard]) -> Rate:
+    """Means over all seeds, beside the bounds. The bound is linear in the gap, so the mean start is what counts."""
+    sampled = np.concatenate([s.sampled for s in shards], axis=-1)
+    averaged = np.concatenate([s.averaged for s in shards], axis=-1)
+    gap = float(np.concatenate([s.gap for s in shards]).mean())
+    alpha0 = theorem_settings(problem.smoothness, problem.sigma)["lr"]
+    marks, seeds = 2 ** np.arange(len(averaged)), averaged.shape[-1]
+    bounds = [
+        convergence_bound(problem.smoothness, problem.sigma, problem.gradient_bound, alpha0, int(t), gap) for t in marks
+    ]
+    stderr = averaged.std(-1, ddof=1) / np.sqrt(seeds)
+    promised = (np.array([b.printed for b in bounds]), np.array([b.repaired for b in bounds]))
+    return Rate(marks.astype(np.float64), sampled.mean((1, 2)), averaged.mean(-1), stderr, *promised, seeds)
+
+
+class Measurement:
+    """The 200 trainings in the background; ``with Measurement() as m: …; rate = m.result()``."""
+
+    def __init__(self, steps: int = 2**14, seeds: int = 200, draws: int = 100, seed: int = 0, workers: int = 2) -> None:
+        self.problem = cosine_sum()
+        self.steps, self.workers = steps, workers
+        # Not forked: torch has threads already. The counters are what the progress bar reads.
+        context = multiprocessing.get_context("spawn")
+        self._done: Any = context.Array("q", workers)
+        self._pool = ProcessPoolExecutor(workers, context, initializer=partial(_adopt, self._done))
+        sizes = [seeds // workers + (k < seeds % workers) for k in range(workers)]
+        self._futures: list[Future[Shard]] = [
+            self._pool.submit(_work, self.problem, steps, size, draws, (seed, k)) for k, size in enumerate(sizes)
+        ]
+
+    def __enter__(self) -> "Measurement":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    @property
+    def progress(self) -> float:
+        """Between 0 and 1."""
+        return float(sum(self._done[:])) / (self.steps * self.workers)
+
+    @property
+    def finished(self) -> bool:
+        """Whether every shard is there."""
+        return all(f.done() for f in self._futures)
+
+    def result(self) -> Rate:
+        """Wait, and combine."""
+        return combine(self.problem, [f.result() for f in self._futures])
+
+
+_counters: list[Any] = []
+
+
+def _adopt(done: Any) -> None:
+    _counters.append(done)
+    torch.set_num_threads(1)
+
+
+def _work(problem: CosineSum, steps: int, seeds: int, draws: int, seed: tuple[int, int]) -> Shard:
+    def tick(t: int) -> None:
+        _counters[0][seed[1]] = t
+
+    return run_shard(problem, steps, seeds, draws, seed, tick)

@@ -1,0 +1,110 @@
+"""Theorem 4.1: settings, both bounds, and the repaired one's lemma R.3 along real paths."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import acmo
+from acmo.theory import convergence_bound, path, problems, theorem_settings
+from acmo.theory.bounds import printed_constants, r3_path, repaired_constants
+from acmo.theory.lemmas import norm
+
+
+def test_the_settings_are_arguments_of_acmo_and_their_schedule_is_alpha0_over_root_t() -> None:
+    chosen = theorem_settings(L=2000.0, sigma=0.5)
+    assert chosen == {"lr": 3 / 9240, "momentum": 1 / 50, "delta": 0.5, "psi": "sqrt"}
+    w = torch.nn.Parameter(torch.ones(3))
+    opt = acmo.ACMo([w], **chosen)
+    schedule = chosen.schedule(opt)
+    for t in range(1, 6):
+        assert opt.param_groups[0]["lr"] == pytest.approx(chosen.alpha(t)) == pytest.approx(3 / 9240 / math.sqrt(t))
+        w.grad = torch.ones(3)
+        opt.step()
+        schedule.step()
+
+
+def test_the_papers_alpha0_is_always_below_what_the_repaired_theorem_allows() -> None:
+    for smoothness in (1e-6, 1.0, 1e3, 1e12):
+        assert theorem_settings(smoothness, 1.0)["lr"] < 4 / (5 * smoothness)
+
+
+def test_the_printed_bound_is_the_papers_formula() -> None:
+    c0, c1 = (10 / 2 + 235) * 0.001 * 4 + 70 * 9 + 1, (10 / 2 + 3) * 0.001 * 4 + 60 * 9 + 1
+    assert printed_constants(10.0, 2.0, 3.0, 0.001) == pytest.approx((c0, c1))
+    bound = convergence_bound(10.0, 2.0, 3.0, 0.001, 100)
+    assert bound.printed == pytest.approx(c0 / 10 + c1 * math.log(100) / 10)
+
+
+@given(
+    st.floats(1, 1e4), st.floats(0, 10), st.floats(0, 10), st.floats(0.01, 0.8), st.integers(1, 10**6), st.floats(0, 10)
+)
+def test_the_repaired_bound_is_below_its_plain_form(
+    smoothness: float, sigma: float, grad: float, share: float, steps: int, gap: float
+) -> None:
+    """2(√(T+1) − 1) ≥ √T from T = 2 on, and Σα_i/α_0 lies above both."""
+    alpha0 = share / smoothness
+    bound = convergence_bound(smoothness, sigma, grad, alpha0, steps, gap).repaired
+    c0, c1 = repaired_constants(smoothness, sigma, grad, alpha0, gap)
+    plain = (c0 + c1 * math.log(steps)) / math.sqrt(steps)
+    assert bound <= plain * (1 + 1e-9) or steps == 1
+    assert bound >= plain / 2 * (1 - 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("bad", "says"),
+    [
+        ({"L": 0.0}, "L must be"),
+        ({"sigma": -1.0}, "sigma must be"),
+        ({"G": math.inf}, "G must be"),
+        ({"T": 0}, "T must be"),
+        ({"gap": -0.1}, "gap must be"),
+        ({"alpha0": 0.9}, r"alpha0 must be at most 4/\(5 L\) = 0.8, got 0.9"),
+    ],
+)
+def test_a_bound_outside_the_theorem_is_refused(bad: dict[str, float], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        convergence_bound(**{"L": 1.0, "sigma": 1.0, "G": 1.0, "alpha0": 0.1, "T": 10, **bad})
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 10**6), st.integers(2, 10), st.floats(-1, 4), st.floats(0.05, 0.8), st.integers(1, 80))
+def test_r3_holds_along_every_path(seed: int, n: int, log_smoothness: float, share: float, steps: int) -> None:
+    problem = problems.cosine_sum(n=n, d=3, smoothness=10.0**log_smoothness, seed=seed)
+    rng = np.random.default_rng(seed)
+    alpha0 = share / problem.smoothness
+    start = rng.uniform(-np.pi, np.pi, (4, 3)) / problem.omega
+    run = path.run(problem, start, rng.integers(0, n, (steps, 4)), alpha0, 1 / 50, problem.sigma)
+    for j in range(4):
+        lines = (run.theta[:, j], run.g[:, j], run.m[:, j], run.applied[1:, j])
+        slack = r3_path(problem.value, problem.grad, *lines, alpha0, problem.smoothness, problem.gradient_bound)
+        assert slack >= -1e-9 * problem.amplitude
+
+
+def test_r3_fails_for_a_step_far_above_the_theorems() -> None:
+    """So the check can fail: with α_0 = 5/L a path climbs by more than R.3 allows when L is understated."""
+    problem = problems.cosine_sum(n=2, d=3, seed=3)
+    start = np.full((1, 3), 1.0) / problem.omega
+    alpha0 = 5 / problem.smoothness
+    run = path.run(problem, start, np.zeros((30, 1), dtype=np.int64), alpha0, 1 / 50, problem.sigma)
+    lines = (run.theta[:, 0], run.g[:, 0], run.m[:, 0], run.applied[1:, 0])
+    understated = (problem.smoothness / 20, problem.gradient_bound / 20)
+    assert r3_path(problem.value, problem.grad, *lines, alpha0, *understated) < 0
+
+
+def test_the_repaired_bound_holds_for_a_thousand_noisy_seeds_at_the_largest_step_by_either_law() -> None:
+    problem = problems.cosine_sum(n=6, d=4, seed=5)
+    rng = np.random.default_rng(0)
+    steps, seeds, alpha0 = 256, 1000, 0.8 / problem.smoothness
+    start = rng.uniform(-np.pi, np.pi, (seeds, 4)) / problem.omega
+    run = path.run(problem, start, rng.integers(0, 6, (steps, seeds)), alpha0, 1 / 50, problem.sigma)
+    x = (norm(problem.grad(run.theta)) ** 2).mean(1)
+    alpha = alpha0 / np.sqrt(np.arange(1, steps + 1))
+    for t in (1, 2, 4, 16, 64, 256):
+        gap = float(problem.gap(start).mean())
+        bound = convergence_bound(problem.smoothness, problem.sigma, problem.gradient_bound, alpha0, t, gap)
+        for law in (x[:t], x[1 : t + 1]):
+            assert (alpha[:t] * law).sum() / alpha[:t].sum() <= bound.repaired
