@@ -77,7 +77,7 @@ def test_one_copy_is_held_however_many_steps_there_are():
     places = set()
     for _ in range(50):
         walk(w, opt, [0.1])
-        held = sampler.state_dict()["held"]
+        held = sampler._held
         places.add(held[0].data_ptr())
         assert len(held) == 1
     assert len(places) == 1

@@ -79,7 +79,7 @@ def clocks(
     """
 
     def stacked(tensors: Sequence[Tensor]) -> Tensor:
-        return torch.stack([x.to(like) for x in tensors])
+        return torch.stack([x.to(like).reshape(()) for x in tensors])
 
     if rules.norm_scope == "tensor":
         return [(stacked(p.steps) + 1, stacked(p.beta_hats) if p.beta_hats else None) for p in parts]

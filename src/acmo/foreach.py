@@ -33,7 +33,7 @@ def sums(part: Part, group: Group, rules: Rules) -> Tensor:
         if rules.max_grad_norm is not None:
             inner = inners(part.grads, part.params) * (1.0 if factor is None else factor)
             theta = squares(part.params)
-    return torch.stack((g, decayed, inner, theta, torch.stack(part.moment_sqs)))
+    return torch.stack((g, decayed, inner, theta, torch.cat(part.moment_sqs)))
 
 
 def update(part: Part, group: Group, rules: Rules, scalars: Scalars, k: int) -> Tensor:
@@ -78,7 +78,7 @@ def update(part: Part, group: Group, rules: Rules, scalars: Scalars, k: int) -> 
 
 def moment_square(moment: Tensor) -> Tensor:
     """‖m‖² as pass 2 leaves it, to the bit."""
-    return squares([moment])[0]
+    return squares([moment])
 
 
 def gradients(part: Part, group: Group, scale: Tensor | None) -> TensorList:
@@ -115,13 +115,13 @@ def finish(parts: Sequence[Part], scalars: Scalars, rows: Sequence[Tensor], new_
         scatter(part.steps, torch.where(scalars.go, scalars.ts[k], torch.stack(part.steps).to(new_sq)))
         scatter(part.moment_sqs, new_sq)
         if part.beta_hats:
-            scatter(part.beta_hats, torch.where(scalars.go, scalars.kept[k], torch.stack(part.beta_hats).to(new_sq)))
+            scatter(part.beta_hats, torch.where(scalars.go, scalars.kept[k], torch.cat(part.beta_hats).to(new_sq)))
     beta_hats = [b.expand(len(part.params)) for b, part in zip(scalars.beta_hats, parts, strict=True)]
     columns = zip(rows, scalars.g_sqs, new_sqs, beta_hats, strict=True)
     table = torch.cat([torch.stack((r[0], g_sq, r[4], new_sq, b)) for r, g_sq, new_sq, b in columns], dim=1)
-    return record(parts, table, scalars.clip_scale, scalars.go)
+    return record(parts, table, scalars.clip_scale.reshape(1), scalars.go)
 
 
 def scatter(targets: TensorList, values: Tensor) -> None:
-    """``[n]`` values into n 0-dim tensors."""
+    """``[n]`` values into n tensors of one element."""
     torch._foreach_copy_(targets, list(values.to(targets[0].device).expand(len(targets)).unbind()))

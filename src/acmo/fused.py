@@ -24,15 +24,18 @@ def step(parts: Sequence[Part], groups: Sequence[Group], rules: Rules) -> Record
     if torch.compiler.is_compiling() or any(map(unfit, parts)):
         return step_on_tensors(parts, groups, rules)
     kernel = native.required()
-    grads = [g for part in parts for g in laid_out(part.params, part.grads)]  # held: the kernel has only addresses
-    arguments, numbers = pack(parts, groups, rules, grads)
+    dense = [compact(part) for part in parts]
+    grads = [g for part in dense for g in laid_out(part.params, part.grads)]  # held: the kernel has only addresses
+    arguments, numbers = pack(dense, groups, rules, grads)
     rows = torch.empty(ROWS, len(grads), dtype=torch.float64)
     at = arguments.buffer_info()[0], numbers.buffer_info()[0], rows.data_ptr()
     go = kernel.step(*at, 3)
     if go < 0:
         raise MemoryError("there is no memory for the scalars of a step")
     if go:
-        for part in parts:
+        for part, served in zip(parts, dense, strict=True):
+            if served is not part:
+                torch._foreach_copy_(part.params, served.params)
             increment_version(part.params)  # so that autograd notices a step between forward and backward
     else:
         refuse_nonfinite(parts, rows[0], torch.tensor(False), rules)
@@ -84,7 +87,7 @@ def step_on_tensors(parts: Sequence[Part], groups: Sequence[Group], rules: Rules
     For parts that are not the kernel's, and for torch.compile, which sees the kernel as two custom ops.
     """
     home = parts[0].params[0].device
-    passes = [foreach if unfit(part) else kernel_ops for part in parts]
+    passes = [kernel_ops if not unfit(part) and lies_as_moments(part) else foreach for part in parts]
     local = [way.sums(part, groups[part.group], rules).to(home) for way, part in zip(passes, parts, strict=True)]
     rows = over_shards(local, parts)
     scalars = solve(parts, groups, rules, rows)
@@ -101,7 +104,8 @@ def moment_square(moment: Tensor) -> Tensor:
     if kernel is None or not moment.is_cpu or moment.dtype not in native.DTYPE_CODES or not is_dense(moment):
         return foreach.moment_square(moment)
     code, threads = native.DTYPE_CODES[moment.dtype], torch.get_num_threads()
-    return torch.tensor(kernel.squares([moment.numel()], [code], [moment.data_ptr()], threads)[0], dtype=torch.float64)
+    sq = kernel.squares([moment.numel()], [code], [moment.data_ptr()], threads)
+    return torch.tensor(list(sq), dtype=torch.float64)
 
 
 def unfit(part: Part) -> str | None:
@@ -111,12 +115,24 @@ def unfit(part: Part) -> str | None:
         return f"it is for the CPU, and a parameter is on {p.device}"
     if p.dtype not in native.DTYPE_CODES or m.dtype not in native.DTYPE_CODES:
         return f"it does not know {p.dtype} parameters with {m.dtype} moments"
-    if all(map(Tensor.is_contiguous, part.params)) and all(map(Tensor.is_contiguous, part.moments)):
-        return None
-    for p, m in zip(part.params, part.moments, strict=True):
-        if not is_dense(p) or p.stride() != m.stride():
-            return f"a parameter of shape {tuple(p.shape)} and strides {p.stride()} does not lie densely in memory"
+    if not all(map(is_dense, part.moments)):
+        return "a momentum_buffer was replaced by one that does not lie densely in memory"
     return None
+
+
+def lies_as_moments(part: Part) -> bool:
+    """Whether the kernel can run through parameters and moments side by side."""
+    if all(map(Tensor.is_contiguous, part.params)) and all(map(Tensor.is_contiguous, part.moments)):
+        return True
+    return all([p.stride() == m.stride() for p, m in zip(part.params, part.moments, strict=True)])  # noqa: C419
+
+
+def compact(part: Part) -> Part:
+    """The part itself, or one with copies of its parameters that lie as their moments do (a view with gaps, say)."""
+    if lies_as_moments(part):
+        return part
+    copies = [torch.empty_like(m, dtype=p.dtype).copy_(p) for p, m in zip(part.params, part.moments, strict=True)]
+    return part._replace(params=copies)
 
 
 def insist(parts: Sequence[Part]) -> None:

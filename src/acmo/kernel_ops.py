@@ -16,7 +16,7 @@ def sums(part: Part, group: Group, rules: Rules) -> Tensor:
     if factor is not None:
         g, inner = g * factor.square(), inner * factor
     decayed = (g + 2 * group.coupled * inner + group.coupled**2 * theta).clamp(min=0.0)
-    return torch.stack((g, decayed, inner, theta, torch.stack(part.moment_sqs)))
+    return torch.stack((g, decayed, inner, theta, torch.cat(part.moment_sqs)))
 
 
 def update(part: Part, group: Group, rules: Rules, scalars: Scalars, k: int) -> Tensor:
@@ -55,7 +55,7 @@ def update_op(
 ) -> Tensor:
     """Write m and θ, if it is a go; ``[n]``: ‖m‖² of each moment then."""
     if not go:
-        return torch.stack(moment_sqs)
+        return torch.cat(moment_sqs)
     held, where = laid_out(params, grads), (addresses(params), addresses(moments))
     numbers, threads = coef.flatten().tolist(), torch.get_num_threads()
     new = native.required().update(

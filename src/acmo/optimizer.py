@@ -270,7 +270,7 @@ class ACMo(Optimizer):
                 continue
             state = self.state[p]
             m = state.get("momentum_buffer")
-            if m is None or "step" not in state or (sqrt and "beta_hat" not in state):
+            if m is None or m.device != p.device or "step" not in state or (sqrt and "beta_hat" not in state):
                 m = self._complete(state, p, group)
             params.append(p)
             grads.append(grad)
@@ -289,16 +289,25 @@ class ACMo(Optimizer):
         return sparse
 
     def _complete(self, state: dict[str, Any], p: Tensor, group: dict[str, Any]) -> Tensor:
-        """Make what a parameter's state lacks: all of it before its first step, some after a load from SGD."""
+        """Make what a parameter's state lacks: all of it before its first step, some after a load from SGD.
+
+        A state follows its parameter to another device; one that has no data (on meta) is made anew.
+        """
         dtype = group["momentum_dtype"] or p.dtype
         m = state.get("momentum_buffer")
+        if m is not None and m.device != p.device:
+            moved = {} if m.is_meta else {k: x.to(p.device) for k, x in state.items() if isinstance(x, Tensor)}
+            state.clear()
+            state.update(moved)
+            m = state.get("momentum_buffer")
         if m is None:
             m = torch.zeros_like(p, dtype=dtype, memory_format=torch.preserve_format, requires_grad=False)
             state["momentum_buffer"] = m
         if "step" not in state:
             state["step"] = torch.zeros((), dtype=torch.float32, device=p.device)
         if group["psi"] == "sqrt" and "beta_hat" not in state:  # no bound for the first step
-            state["beta_hat"] = torch.full((), torch.inf, dtype=scalar_dtype(p.device), device=p.device)
+            # Of shape (1,): of a 0-dim float64 on the CPU torch.compile makes a symbol, and then traces all anew.
+            state["beta_hat"] = torch.full((1,), torch.inf, dtype=scalar_dtype(p.device), device=p.device)
         return m
 
     def _moment_sq(self, p: Tensor, m: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ class Part(NamedTuple):
     params: list[Tensor]  # local, real views; so are grads and moments
     grads: list[Tensor]
     moments: list[Tensor]
-    moment_sqs: list[Tensor]  # ‖m‖² of each moment as it is stored
+    moment_sqs: list[Tensor]  # ‖m‖² of each moment as it is stored, of shape (1,); so is a beta_hat
     steps: list[Tensor]
     beta_hats: list[Tensor]  # for Ψ = sqrt; else empty
 

@@ -76,7 +76,7 @@ def step(parts: Sequence[Part], groups: Sequence[Group], rules: Rules) -> Record
         x.m = x.part.moments[x.i]  # as stored
         x.part.moment_sqs[x.i].copy_(square(x.m.detach()))
     rows = (raw_sq, g_sq, m_sq, squares(slices, "m"), torch.stack(list(beta_hats.values())))
-    return record(parts, torch.stack(rows).detach(), c.detach(), go)
+    return record(parts, torch.stack(rows).detach(), c.detach().reshape(1), go)
 
 
 def cut(parts: Sequence[Part], groups: Sequence[Group], rules: Rules) -> list[Slice]:
@@ -118,7 +118,7 @@ def square(x: Tensor) -> Tensor:
 
 def moment_square(moment: Tensor) -> Tensor:
     """‖m‖² as a step leaves it, to the bit."""
-    return square(moment)
+    return square(moment).reshape(1)
 
 
 def root(total: Tensor) -> Tensor:

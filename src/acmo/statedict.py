@@ -52,6 +52,8 @@ def restore(
                 mine[key] = value.detach().to(device=p.device, dtype=dtype, copy=True)
             elif value is not None:
                 mine[key] = torch.tensor(float(value), dtype=dtype, device=p.device)
+            if key == "beta_hat" and value is not None:
+                mine[key] = mine[key].reshape(1)
 
 
 def matched(

@@ -34,13 +34,13 @@ class Ledger:
             dtype, n = scalar_dtype(device), sum(len(part) for _, part in self._places)
             rows = torch.zeros(5, n, dtype=dtype, device=device)
             false = torch.zeros((), dtype=torch.bool, device=device)
-            self.record = Record(rows, torch.ones((), dtype=dtype, device=device), false, tuple(self._places))
-            self.skipped = torch.zeros((), dtype=torch.int64, device=device)
+            self.record = Record(rows, torch.ones(1, dtype=dtype, device=device), false, tuple(self._places))
+            self.skipped = torch.zeros((), dtype=torch.int32, device=device)
 
     def enter(self, record: Record) -> None:
         """Note a step, without waiting for it."""
         if not isinstance(record.applied, bool):
-            self.skipped = (0 if self.skipped is None else self.skipped) + (~record.applied).long()
+            self.skipped = (0 if self.skipped is None else self.skipped) + (~record.applied).int()
         elif not record.applied:
             self.skipped = (0 if self.skipped is None else self.skipped) + 1
         if self.record is not None and self.record.places == record.places:

@@ -95,7 +95,7 @@ class Kernel:
     def sums(
         self, numel: Sequence[int], dtype: Sequence[int], x: Sequence[int], y: Sequence[int], threads: int
     ) -> tuple[array[float], array[float], array[float]]:
-        """Pass 1 with coupled decay: Σx², Σxy, Σy² of each tensor (the last two 0 where its y is 0, the null pointer)."""
+        """Pass 1 with coupled decay: Σx², Σxy, Σy² of each tensor (the last two 0 where its y is 0, a null pointer)."""
         n = len(numel)
         numel, dtype, x, y = _integers(numel), _integers(dtype), _integers(x), _integers(y)
         zeros = bytes(8 * n)
@@ -182,7 +182,7 @@ def _installed() -> str | None:
 
 
 def _provide_openmp() -> None:
-    """Make an OpenMP runtime visible to the library, which is not linked to one: torch's, already loaded, if it can be."""
+    """Make an OpenMP runtime visible to the library, which is not linked to one: torch's, loaded already, if possible."""
     everything = ctypes.CDLL(None)
     if hasattr(everything, "GOMP_parallel"):
         return

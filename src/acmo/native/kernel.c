@@ -21,6 +21,7 @@
 enum {
     ABI = 1,
     CHUNK = ACMO_CHUNK,
+    BLOCK = 128,          /* chunks; 4 MB of float32: long enough for the prefetchers, short beside a cache */
     OVERHEAD = 64,        /* what a chunk costs beside its entries, in entries: balances many small tensors */
     SERIAL_BELOW = 32768, /* entries; a parallel region costs as much as updating about that many (torch's grain size) */
 };
@@ -170,21 +171,27 @@ static place place_at(const job *j, int64_t cost) {
     return p;
 }
 
-/* Pass 1 goes forwards, pass 2 backwards: it then begins with the gradients that pass 1 has left in the cache. */
+static void run_range(const job *j, double *scratch, place p, int64_t end) {
+    for (int64_t done; p.index < end; p.chunk += done, p.index += done) {
+        while (p.chunk == chunks_of(j->numel[p.tensor])) p.tensor++, p.chunk = 0;
+        done = run_chunks(j, p.tensor, p.chunk, p.chunk + end - p.index, scratch + p.index * j->sums);
+    }
+}
+
+/* Pass 1 goes forwards, pass 2 from block to block backwards: it begins with the gradients that pass 1 left in the cache. */
 static void run_share(const job *j, double *scratch, int64_t cost, int64_t thread, int64_t threads) {
-    place p = place_at(j, cost / threads * thread);
+    place first = place_at(j, cost / threads * thread);
     place end = place_at(j, thread + 1 < threads ? cost / threads * (thread + 1) : cost);
-    if (j->backwards)
-        while (end.index > p.index) {
-            while (!end.chunk) end.chunk = chunks_of(j->numel[--end.tensor]);
-            end.chunk--, end.index--;
-            run_chunk(j, end.tensor, end.chunk, scratch + end.index * j->sums);
+    int64_t block = j->backwards ? BLOCK : end.index - first.index;
+    while (end.index > first.index) {
+        place p = end;
+        while (p.index > first.index && end.index - p.index < block) {
+            while (!p.chunk) p.chunk = chunks_of(j->numel[--p.tensor]);
+            p.chunk--, p.index--;
         }
-    else
-        for (int64_t done; p.index < end.index; p.chunk += done, p.index += done) {
-            while (p.chunk == chunks_of(j->numel[p.tensor])) p.tensor++, p.chunk = 0;
-            done = run_chunks(j, p.tensor, p.chunk, p.chunk + end.index - p.index, scratch + p.index * j->sums);
-        }
+        run_range(j, scratch, p, end.index);
+        end = p;
+    }
 }
 
 static void run(const job *j, int64_t threads) {

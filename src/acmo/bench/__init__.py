@@ -1,0 +1,1 @@
+"""``python -m acmo.bench``: what a step of ACMo costs beside torch's own optimizers, and beside what memory allows."""

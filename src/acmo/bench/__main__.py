@@ -1,0 +1,136 @@
+"""``python -m acmo.bench``: the speed of ACMo's step beside torch's optimizers, in one process, on the CPU."""
+
+import argparse
+import json
+import math
+import os
+import platform
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+
+import acmo
+from acmo import native
+from acmo.bench.contenders import COMPILED, contenders
+from acmo.bench.run import SetResult, bfloat16, linear_cost, measure_set
+from acmo.bench.sets import SETS, ParameterSet
+from acmo.bench.table import report
+from acmo.bench.targets import HALF, LINEAR, verdicts
+
+QUICK, QUICK_SECONDS = ("10k", "1000x1000", "resnet50"), 2.0  # a set, beside building it
+# (quick, full): small sets cost little and scatter much.
+ROUNDS_LARGE, ROUNDS_SMALL, ROUNDS_PAIR = (5, 30), (100, 400), (5, 20)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run, print, and write the JSON. Returns the exit code: 0, whether the targets are met or not."""
+    options = parse(arguments)
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    about = machine()  # before we are the load ourselves
+    results: list[SetResult] = []
+    for which in options.sets:
+        bar = Bar(f"[{len(results) + 1}/{len(options.sets)}] {which.label}")
+        chosen = contenders(options.compiled, slow=not (options.quick and which.large))
+        seconds = QUICK_SECONDS if options.quick else math.inf
+        results.append(measure_set(which, chosen, rounds(options, which), bar, seconds=seconds))
+        bar.close()
+    keys, pair_rounds = {which.key for which in options.sets}, options.rounds or ROUNDS_PAIR[not options.quick]
+    pairs: dict[str, float | None] = {}
+    for key, name, compare in (("transformer", HALF, bfloat16), ("100m", LINEAR, linear_cost)):
+        if key in keys:
+            bar = Bar(name)
+            pairs[name] = compare(pair_rounds)
+            bar.close()
+    found = verdicts(results, pairs)
+    if options.json:
+        content = {
+            "machine": about,
+            "threads": torch.get_num_threads(),
+            "sets": {result.key: asdict(result) for result in results},
+            "pairs": pairs,
+            "targets": [{**asdict(verdict), "met": verdict.met} for verdict in found],
+        }
+        options.json.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    for line in report(about, results, found, torch.get_num_threads(), options.markdown):
+        print(line)
+    return 0
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m acmo.bench", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help=f"about 20 s: few rounds, by default on {','.join(QUICK)}")
+    parser.add_argument("--sets", help=f"some of {','.join(SETS)}")
+    parser.add_argument("--rounds", type=int, help="rounds a set (a full run: 30, for small sets 400)")
+    parser.add_argument("--threads", type=int, help="threads (default: torch's)")
+    parser.add_argument("--compiled", action="store_true", help=f"also {COMPILED!r}; compiling takes minutes")
+    parser.add_argument("--markdown", action="store_true", help="print tables in Markdown")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all numbers there as well")
+    options = parser.parse_args(arguments)
+    keys = options.sets.split(",") if options.sets else QUICK if options.quick else SETS
+    unknown = [key for key in keys if key not in SETS]
+    if unknown:
+        parser.error(f"--sets knows {', '.join(SETS)}, got {', '.join(map(repr, unknown))}")
+    for name in ("rounds", "threads"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            parser.error(f"--{name} must be at least 1, got {value}")
+    options.sets = [SETS[key] for key in keys]
+    return options
+
+
+def rounds(options: argparse.Namespace, which: ParameterSet) -> int:
+    both = ROUNDS_LARGE if which.large else ROUNDS_SMALL
+    return int(options.rounds or both[not options.quick])
+
+
+def machine() -> dict[str, str]:
+    """Where and with what this runs."""
+    kernel = native.kernel()
+    load = f", load {os.getloadavg()[0]:.1f} before the run" if hasattr(os, "getloadavg") else ""
+    return {
+        "machine": f"{processor()}, {os.cpu_count()} CPUs, {platform.system()} {platform.machine()}{load}",
+        "threads": str(torch.get_num_threads()),
+        "software": f"acmo {acmo.__version__}, torch {torch.__version__}, Python {platform.python_version()}",
+        "kernel": f"{kernel.isa}" if kernel else f"not there, so nothing fused. {native.why_missing()}",
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+    }
+
+
+def processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or "unknown processor")
+
+
+class Bar:
+    """Progress on one line of stderr; where that is no terminal, a line when it is done."""
+
+    def __init__(self, label: str) -> None:
+        self._label, self._begin, self._live = label, time.monotonic(), sys.stderr.isatty()
+        self(0.0)
+
+    def __call__(self, fraction: float) -> None:
+        if self._live:
+            full = int(30 * fraction)
+            print(
+                f"\r{self._label} [{'#' * full}{'.' * (30 - full)}] {fraction:4.0%}",
+                end="",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    def close(self) -> None:
+        clear = "\r\033[K" if self._live else ""
+        print(f"{clear}{self._label}: {time.monotonic() - self._begin:.0f} s", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
