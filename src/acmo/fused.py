@@ -4,6 +4,7 @@ import math
 from array import array
 from collections.abc import Sequence
 from itertools import chain
+from operator import attrgetter
 
 import torch
 from torch import Tensor
@@ -16,16 +17,23 @@ from acmo.norms import is_dense, over_shards
 from acmo.parts import Group, Part, Record, Rules, record
 
 SCOPES = {"global": 0, "group": 1, "tensor": 2}
+contiguous, dtype_of = Tensor.is_contiguous, attrgetter("dtype")
 ROWS = 14  # of doubles that acmo_step works in: 5 of the record, 4 of sums, 5 of coefficients
 
 
 def step(parts: Sequence[Part], groups: Sequence[Group], rules: Rules) -> Record:
     """One step of ACMo; a part that the kernel cannot serve goes to foreach, under the same scalars."""
-    if torch.compiler.is_compiling() or any(map(unfit, parts)):
+    if torch.compiler.is_compiling():
+        return step_on_tensors(parts, groups, rules)
+    plain = all(map(is_plain, parts))
+    if not plain and any(map(unfit, parts)):
+        if rules.insist:
+            insist(parts)
         return step_on_tensors(parts, groups, rules)
     kernel = native.required()
-    dense = [compact(part) for part in parts]
-    grads = [g for part in dense for g in laid_out(part.params, part.grads)]  # held: the kernel has only addresses
+    dense = parts if plain else list(map(compact, parts))
+    # Held in a list of its own: the kernel has only addresses.
+    grads = [g for part in dense for g in (part.grads if plain else laid_out(part.params, part.grads))]
     arguments, numbers = pack(dense, groups, rules, grads)
     rows = torch.empty(ROWS, len(grads), dtype=torch.float64)
     at = arguments.buffer_info()[0], numbers.buffer_info()[0], rows.data_ptr()
@@ -48,24 +56,28 @@ def pack(
     """The arguments of acmo_step, in the order that native/step.c names."""
     code, sqrt, at = native.DTYPE_CODES, rules.psi == "sqrt", Tensor.data_ptr
     whole = parts[0] if len(parts) == 1 else joined(parts)
-    sizes = [(part, len(part.params)) for part in parts]
-    idle = [(k, i) for k, group in enumerate(groups) for i in range(len(group.idle_steps))]
-    head = (len(grads), len(idle), len(groups), SCOPES[rules.norm_scope], sqrt, rules.nonfinite == "propagate")
-    values = [*head, any([group.coupled for group in groups]), torch.get_num_threads()]  # noqa: C419  quicker
+    idle = [k for k, group in enumerate(groups) for _ in group.idle_steps]
+    values = [len(grads), len(idle), len(groups), SCOPES[rules.norm_scope], sqrt, rules.nonfinite == "propagate"]
+    values += any(group.coupled for group in groups), torch.get_num_threads()
     values += map(Tensor.numel, whole.params)
-    values += [code[part.params[0].dtype] for part, n in sizes for _ in range(n)]
-    values += [code[part.moments[0].dtype] for part, n in sizes for _ in range(n)]
+    for part in parts:
+        values += [code[part.params[0].dtype]] * len(part.params)
+    for part in parts:
+        values += [code[part.moments[0].dtype]] * len(part.params)
     values += map(at, whole.params)
     values += map(at, whole.moments)
     values += map(at, grads)
     values += map(at, whole.moment_sqs)
-    values += [part.group for part, n in sizes for _ in range(n)]
-    values += [k for k, _ in idle]
+    for part in parts:
+        values += [part.group] * len(part.params)
+    values += idle
     values += map(at, whole.steps)
-    values += [groups[k].idle_steps[i].data_ptr() for k, i in idle]
+    for group in groups:
+        values += map(at, group.idle_steps)
     if sqrt:
         values += map(at, whole.beta_hats)
-        values += [groups[k].idle_beta_hats[i].data_ptr() for k, i in idle]
+        for group in groups:
+            values += map(at, group.idle_beta_hats)
 
     limit = math.inf if rules.max_grad_norm is None else rules.max_grad_norm
     numbers = array("d", (1.0, limit, 0.0 if rules.found_inf is None else float(rules.found_inf)))
@@ -120,11 +132,24 @@ def unfit(part: Part) -> str | None:
     return None
 
 
+def is_plain(part: Part) -> bool:
+    """Whether the kernel can serve the part as it lies there. Quick: it is asked at every step."""
+    p, code = part.params[0], native.DTYPE_CODES
+    return (
+        p.is_cpu
+        and p.dtype in code
+        and part.moments[0].dtype in code
+        and all(map(contiguous, part.params))
+        and all(map(contiguous, part.moments))
+        and all(map(contiguous, part.grads))
+        and not any(map(Tensor.is_neg, part.grads))
+        and set(map(dtype_of, part.grads)) == {p.dtype}
+    )
+
+
 def lies_as_moments(part: Part) -> bool:
     """Whether the kernel can run through parameters and moments side by side."""
-    if all(map(Tensor.is_contiguous, part.params)) and all(map(Tensor.is_contiguous, part.moments)):
-        return True
-    return all([p.stride() == m.stride() for p, m in zip(part.params, part.moments, strict=True)])  # noqa: C419
+    return all(p.stride() == m.stride() for p, m in zip(part.params, part.moments, strict=True))
 
 
 def compact(part: Part) -> Part:

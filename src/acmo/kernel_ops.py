@@ -74,9 +74,6 @@ def _(
 
 def laid_out(params: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
     """The gradients in the order of memory and the dtype of their parameters, copied only where they are not."""
-    plain = all(map(Tensor.is_contiguous, grads)) and all(map(Tensor.is_contiguous, params))
-    if plain and not any(map(Tensor.is_neg, grads)) and {g.dtype for g in grads} == {params[0].dtype}:
-        return grads
     return [
         g if g.stride() == p.stride() and g.dtype == p.dtype and not g.is_neg() else torch.empty_like(p).copy_(g)
         for g, p in zip(grads, params, strict=True)

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -18,6 +19,7 @@ from acmo.parts import Group, NonFiniteGradient, Part, Record, Rules, scalar_dty
 from acmo.telemetry import Ledger, telemetry
 
 T = TypeVar("T")
+dtype_of, device_of = attrgetter("dtype"), attrgetter("device")
 Projection = Callable[[Tensor], Tensor]
 
 
@@ -116,7 +118,8 @@ class ACMo(Optimizer):
 
     def _forget(self) -> None:
         """Drop everything that is derived from the state."""
-        # By id of the parameter: its m, m's version, and ‖m‖² as of then. A stale id is harmless: its m is not the m.
+        # By id of the parameter: its m, m's version, and ‖m‖² as of then; made anew where m was loaded or written to.
+        # A stale id is harmless: its m is not the m.
         self._norms: dict[int, tuple[Tensor, int, Tensor]] = {}
         self._ledger = Ledger()
 
@@ -174,14 +177,14 @@ class ACMo(Optimizer):
             nonfinite=wide["nonfinite"],
             grad_scale=scalar(getattr(self, "grad_scale", None)),
             found_inf=scalar(getattr(self, "found_inf", None)),
+            insist=bool(wide["fused"]),
         )
-        if wide["fused"]:
-            fused_backend.insist(parts)
         try:
             record = self._backend().step(parts, groups, rules)
         except NonFiniteGradient as error:
             raise error.named(self.param_groups) from None
-        self._project(parts, owners, record)
+        if any(self._projections):
+            self._project(parts, owners, record)
         if not torch.compiler.is_compiling() and isinstance(record.applied, Tensor):  # the kernel counts no versions
             for part, tensors in zip(parts, owners, strict=True):
                 for p, sq in zip(tensors, part.moment_sqs, strict=True):
@@ -276,7 +279,10 @@ class ACMo(Optimizer):
             grads.append(grad)
             sparse = sparse or grad.is_sparse
             moments.append(m)
-            moment_sqs.append(self._moment_sq(p, m))
+            known = self._norms.get(id(p))
+            if known is None or known[0] is not m or known[1] != m._version:
+                known = self._norms[id(p)] = (m, m._version, self._backend().moment_square(real([m.detach()])[0]))
+            moment_sqs.append(known[2])
             steps.append(state["step"])
             if sqrt:
                 beta_hats.append(state["beta_hat"])
@@ -309,15 +315,6 @@ class ACMo(Optimizer):
             # Of shape (1,): of a 0-dim float64 on the CPU torch.compile makes a symbol, and then traces all anew.
             state["beta_hat"] = torch.full((1,), torch.inf, dtype=scalar_dtype(p.device), device=p.device)
         return m
-
-    def _moment_sq(self, p: Tensor, m: Tensor) -> Tensor:
-        """‖m‖² of m as it is stored: what the last step left, unless m was loaded or written to since."""
-        known = self._norms.get(id(p))
-        if known is not None and known[0] is m and known[1] == m._version:
-            return known[2]
-        sq: Tensor = self._backend().moment_square(real([m.detach()])[0])
-        self._norms[id(p)] = (m, m._version, sq)
-        return sq
 
     def _project(self, parts: Sequence[Part], owners: Sequence[Sequence[Tensor]], record: Record) -> None:
         for part, tensors in zip(parts, owners, strict=True):
@@ -387,7 +384,8 @@ class ACMo(Optimizer):
 
 def alike(params: list[Tensor], moments: list[Tensor]) -> list[Sequence[int]]:
     """Positions of the parameters that agree in device and dtypes."""
-    if len({(p.dtype, m.dtype, p.device) for p, m in zip(params, moments, strict=True)}) == 1:
+    kinds = (set(map(f, x)) for f, x in ((dtype_of, params), (dtype_of, moments), (device_of, params)))
+    if not torch.compiler.is_compiling() and all(len(kind) == 1 for kind in kinds):
         return [range(len(params))]
     parts: dict[Any, list[int]] = {}
     for j, (p, m) in enumerate(zip(params, moments, strict=True)):

@@ -52,6 +52,7 @@ class Rules(NamedTuple):
     nonfinite: str
     grad_scale: Tensor | None  # a GradScaler's
     found_inf: Tensor | None
+    insist: bool = False  # on the kernel: an error where it cannot serve
 
 
 class Record(NamedTuple):

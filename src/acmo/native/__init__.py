@@ -182,7 +182,7 @@ def _installed() -> str | None:
 
 
 def _provide_openmp() -> None:
-    """Make an OpenMP runtime visible to the library, which is not linked to one: torch's, loaded already, if possible."""
+    """Make an OpenMP runtime visible to the library, which is not linked to one: torch's, loaded already, if it can."""
     everything = ctypes.CDLL(None)
     if hasattr(everything, "GOMP_parallel"):
         return

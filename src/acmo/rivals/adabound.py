@@ -1,0 +1,172 @@
+"""AdaBound and AMSBound: Adam whose rates are clipped into bounds that close on an SGD rate."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from acmo import checks
+from acmo.rivals.rival import Rival, alike, gradient, gradients, rate, real, stepped, wants_foreach
+
+
+class AdaBound(Rival):
+    r"""Adam with dynamic bounds on the learning rate.
+
+    .. math::
+        \theta_t = \theta_{t-1} - \frac{\alpha_t}{\alpha_0}
+        \operatorname{clip}\left(\frac{\alpha_0}{\sqrt{v_t} + \epsilon} \frac{\sqrt{1 - \beta_2^t}}{1 - \beta_1^t},
+        \alpha^* \left(1 - \tfrac{1}{\gamma t + 1}\right), \alpha^* \left(1 + \tfrac{1}{\gamma t}\right)\right) m_t
+
+    with Adam's moments m and v, the final rate α* and the lr α_0 that the group began with: a scheduler that scales lr
+    scales the bounds as well. The bounds close on α*, so Adam turns into SGD with momentum.
+
+    Args:
+      params: parameters, named parameters or parameter groups.
+      lr: Adam's step size α, > 0 to begin with, a number or a 1-element Tensor.
+      betas: β1 and β2, in [0, 1).
+      final_lr: the rate α* that the bounds close on, at the lr that the group began with.
+      gamma: how fast they close, in (0, 1).
+      eps: ε below the line, >= 0.
+      weight_decay: λ; added to the gradient as λθ, unless decoupled.
+      amsbound: divide by the largest v so far, as AMSGrad does.
+      decoupled_weight_decay: shrink θ by (1 − αλ) instead, as AdamW does.
+      maximize: ascend instead.
+      foreach: use the multi-tensor path (None: on GPUs).
+
+    Example:
+      >>> import torch
+      >>> from acmo.rivals import AdaBound
+      >>> theta = torch.nn.Parameter(torch.ones(2))
+      >>> opt = AdaBound([theta], lr=1e-3, final_lr=0.1)
+      >>> theta.square().sum().backward()
+      >>> opt.step()
+      >>> bool((theta < 1).all())
+      True
+
+    Reference:
+      Luo et al., `Adaptive Gradient Methods with Dynamic Bound of Learning Rate
+      <https://arxiv.org/abs/1902.09843>`_, ICLR 2019
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        final_lr: float = 0.1,
+        gamma: float = 1e-3,
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        *,
+        amsbound: bool = False,
+        decoupled_weight_decay: bool = False,
+        maximize: bool = False,
+        foreach: bool | None = None,
+    ) -> None:
+        defaults = {
+            "lr": lr,
+            "betas": betas,
+            "final_lr": final_lr,
+            "gamma": gamma,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "amsbound": amsbound,
+            "decoupled_weight_decay": decoupled_weight_decay,
+            "maximize": maximize,
+            "foreach": foreach,
+        }
+        super().__init__(params, defaults)
+
+    def check(self, group: dict[str, Any]) -> None:
+        """Also α* and γ; and lr > 0, or α_t / α_0 would have no meaning."""
+        super().check(group)
+        checks.at_least("lr", group["lr"], strict=True)
+        checks.at_least("final_lr", group["final_lr"])
+        checks.between("gamma", group["gamma"], 0.0, 1.0, open_low=True, open_high=True)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group, and note the lr that it begins with: in the group, so that it is saved."""
+        super().add_param_group(param_group)
+        group = self.param_groups[-1]
+        group.setdefault("base_lr", float(group["lr"]))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        for group in self.param_groups:
+            group.setdefault("base_lr", float(group["lr"]))
+
+    def update(self) -> None:
+        """One step."""
+        for group in self.param_groups:
+            params = stepped(group)
+            names = ("exp_avg", "exp_avg_sq") + (("max_exp_avg_sq",) if group["amsbound"] else ())
+            for p in params:
+                self.begin(p, *names)
+            if wants_foreach(group, params):
+                for same in alike(params):
+                    multi_tensor(same, [self.state[p] for p in same], group)
+            else:
+                for p in params:
+                    single_tensor(p, self.state[p], group)
+
+
+class Bounds(NamedTuple):
+    """The numbers of step t: Adam's step size with its bias correction, at α_0, and what it is clipped into."""
+
+    size: float
+    lower: float
+    upper: float
+
+
+def bounds(t: int, group: dict[str, Any]) -> Bounds:
+    """η_l(t) and η_u(t) of the paper."""
+    (beta1, beta2), final, gamma = group["betas"], group["final_lr"], group["gamma"]
+    size = group["base_lr"] * math.sqrt(1 - beta2**t) / (1 - beta1**t)
+    return Bounds(size, final * (1 - 1 / (gamma * t + 1)), final * (1 + 1 / (gamma * t)))
+
+
+def single_tensor(p: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
+    """The truth."""
+    beta1, beta2 = group["betas"]
+    theta, m, v = real(p), real(state["exp_avg"]), real(state["exp_avg_sq"])
+    g = gradient(p, group)
+    m.lerp_(g, 1 - beta1)
+    v.mul_(beta2).addcmul_(g, g, value=1 - beta2)
+    if group["amsbound"]:
+        v_hat = real(state["max_exp_avg_sq"])
+        v = torch.maximum(v_hat, v, out=v_hat)
+    size, lower, upper = bounds(state["step"], group)
+    rates = v.sqrt().add_(group["eps"]).reciprocal_().mul_(size).clamp_(lower, upper)
+    if group["decoupled_weight_decay"] and group["weight_decay"]:
+        theta.mul_(1 - rate(group) * group["weight_decay"])
+    theta.sub_(rates.mul_(m).mul_(rate(group) / group["base_lr"]))
+
+
+def multi_tensor(params: Sequence[Tensor], states: Sequence[dict[str, Any]], group: dict[str, Any]) -> None:
+    """The same on lists, with one list of temporaries."""
+    beta1, beta2 = group["betas"]
+    theta, m, v = [real(p) for p in params], *([real(s[name]) for s in states] for name in ("exp_avg", "exp_avg_sq"))
+    g = gradients(params, group)
+    torch._foreach_lerp_(m, g, 1 - beta1)
+    torch._foreach_mul_(v, beta2)
+    torch._foreach_addcmul_(v, g, g, 1 - beta2)
+    del g  # before the next list is made
+    if group["amsbound"]:
+        v_hat = [real(s["max_exp_avg_sq"]) for s in states]
+        torch._foreach_maximum_(v_hat, v)
+        v = v_hat
+    sizes, lowers, uppers = zip(*(bounds(s["step"], group) for s in states), strict=True)
+    rates = torch._foreach_sqrt(v)
+    torch._foreach_add_(rates, group["eps"])
+    torch._foreach_reciprocal_(rates)
+    torch._foreach_mul_(rates, sizes)
+    torch._foreach_clamp_min_(rates, lowers)
+    torch._foreach_clamp_max_(rates, uppers)
+    torch._foreach_mul_(rates, m)
+    torch._foreach_mul_(rates, rate(group) / group["base_lr"])
+    if group["decoupled_weight_decay"] and group["weight_decay"]:
+        torch._foreach_mul_(theta, 1 - rate(group) * group["weight_decay"])
+    torch._foreach_sub_(theta, rates)

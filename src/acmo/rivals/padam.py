@@ -1,0 +1,129 @@
+"""PAdam: between AMSGrad and SGD-momentum by the power of the second moment."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from acmo import checks
+from acmo.rivals.rival import Rival, alike, gradient, gradients, rate, real, stepped, wants_foreach
+
+
+class PAdam(Rival):
+    r"""Partially adaptive momentum estimation.
+
+    .. math::
+        m_t = \beta_1 m_{t-1} + (1 - \beta_1) g_t, \quad v_t = \beta_2 v_{t-1} + (1 - \beta_2) g_t^2, \quad
+        \hat v_t = \max(\hat v_{t-1}, v_t), \quad
+        \theta_t = \theta_{t-1} - \alpha \frac{m_t}{(\sqrt{\hat v_t} + \epsilon)^{2p}}
+
+    At p = 1/2 this is AMSGrad without bias correction, as p goes to 0 it becomes SGD with momentum.
+
+    Args:
+      params: parameters, named parameters or parameter groups.
+      lr: the step size α, a number or a 1-element Tensor.
+      betas: β1 and β2, in [0, 1).
+      eps: ε below the line, >= 0.
+      partial: the power p, in (0, 1/2].
+      weight_decay: λ; added to the gradient as λθ.
+      bias_correction: scale α by √(1 − β2^t) / (1 − β1^t), as the authors' code does and their Algorithm 1 does not.
+      maximize: ascend instead.
+      foreach: use the multi-tensor path (None: on GPUs).
+
+    Example:
+      >>> import torch
+      >>> from acmo.rivals import PAdam
+      >>> theta = torch.nn.Parameter(torch.ones(2))
+      >>> opt = PAdam([theta], lr=0.1, partial=1 / 8)
+      >>> theta.square().sum().backward()
+      >>> opt.step()
+      >>> bool((theta < 1).all())
+      True
+
+    Reference:
+      Chen et al., `Closing the Generalization Gap of Adaptive Gradient Methods in Training Deep Neural Networks
+      <https://arxiv.org/abs/1806.06763>`_, 2018
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 0.1,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        partial: float = 1 / 8,
+        weight_decay: float = 0.0,
+        *,
+        bias_correction: bool = False,
+        maximize: bool = False,
+        foreach: bool | None = None,
+    ) -> None:
+        defaults = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "partial": partial,
+            "weight_decay": weight_decay,
+            "bias_correction": bias_correction,
+            "maximize": maximize,
+            "foreach": foreach,
+        }
+        super().__init__(params, defaults)
+
+    def check(self, group: dict[str, Any]) -> None:
+        """Also p."""
+        super().check(group)
+        checks.between("partial", group["partial"], 0.0, 0.5, open_low=True)
+
+    def update(self) -> None:
+        """One step of Algorithm 1."""
+        for group in self.param_groups:
+            params = stepped(group)
+            for p in params:
+                self.begin(p, "exp_avg", "exp_avg_sq", "max_exp_avg_sq")
+            if wants_foreach(group, params):
+                for same in alike(params):
+                    multi_tensor(same, [self.state[p] for p in same], group)
+            else:
+                for p in params:
+                    single_tensor(p, self.state[p], group)
+
+
+def single_tensor(p: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
+    """The truth."""
+    beta1, beta2 = group["betas"]
+    m, v, v_hat = (real(state[name]) for name in ("exp_avg", "exp_avg_sq", "max_exp_avg_sq"))
+    g = gradient(p, group)
+    m.lerp_(g, 1 - beta1)
+    v.mul_(beta2).addcmul_(g, g, value=1 - beta2)
+    torch.maximum(v_hat, v, out=v_hat)
+    denominator = v_hat.sqrt().add_(group["eps"]).pow_(2 * group["partial"])
+    real(p).sub_((m / denominator).mul_(correction(state["step"], group)).mul_(rate(group)))
+
+
+def multi_tensor(params: Sequence[Tensor], states: Sequence[dict[str, Any]], group: dict[str, Any]) -> None:
+    """The same on lists, with one list of temporaries."""
+    beta1, beta2 = group["betas"]
+    m, v, v_hat = ([real(s[name]) for s in states] for name in ("exp_avg", "exp_avg_sq", "max_exp_avg_sq"))
+    g = gradients(params, group)
+    torch._foreach_lerp_(m, g, 1 - beta1)
+    torch._foreach_mul_(v, beta2)
+    torch._foreach_addcmul_(v, g, g, 1 - beta2)
+    del g  # before the next list is made
+    torch._foreach_maximum_(v_hat, v)
+    update = torch._foreach_sqrt(v_hat)
+    torch._foreach_add_(update, group["eps"])
+    torch._foreach_pow_(update, -2 * group["partial"])
+    torch._foreach_mul_(update, m)
+    torch._foreach_mul_(update, [-correction(s["step"], group) for s in states])
+    torch._foreach_mul_(update, rate(group))
+    torch._foreach_add_([real(p) for p in params], update)
+
+
+def correction(t: int, group: dict[str, Any]) -> float:
+    """What bias correction makes of α, at a parameter's step t."""
+    beta1, beta2 = group["betas"]
+    return math.sqrt(1 - beta2**t) / (1 - beta1**t) if group["bias_correction"] else 1.0
