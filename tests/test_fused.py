@@ -140,3 +140,14 @@ def test_without_the_kernel_the_same_call_runs_on_foreach(monkeypatch):
     assert opt.telemetry()["grad_norm"] == pytest.approx(5**0.5)
     with pytest.raises(RuntimeError, match="Turned off for a test"):
         make([torch.randn(5)], fused=True)
+
+
+def test_a_parameter_that_has_outgrown_its_state_is_an_error_and_not_a_write_beyond_it():
+    opt = make([torch.randn(5)], fused=True)
+    opt.step()
+    p = opt.param_groups[0]["params"][0]
+    p.grad = None
+    p.data = torch.randn(5000)
+    p.grad = torch.ones(5000)
+    with pytest.raises(RuntimeError, match=r"shape \(5000,\).*momentum_buffer of shape \(5,\)"):
+        opt.step()

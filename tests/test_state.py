@@ -236,3 +236,11 @@ def test_the_state_survives_a_file_on_disk(tmp_path: Path):
     torch.save(opt.state_dict(), tmp_path / "opt.pt")
     state = torch.load(tmp_path / "opt.pt", weights_only=True)
     assert state["param_groups"][0]["momentum_dtype"] == torch.bfloat16
+
+
+def test_a_deep_copy_counts_the_skipped_steps_too():
+    p = torch.nn.Parameter(torch.ones(2))
+    opt = acmo.ACMo([p])
+    p.grad = torch.tensor([torch.nan, 1.0])
+    opt.step()
+    assert copy.deepcopy(opt).skipped_steps == opt.skipped_steps == 1

@@ -59,7 +59,7 @@ def pack(
     idle = [k for k, group in enumerate(groups) for _ in group.idle_steps]
     values = [len(grads), len(idle), len(groups), SCOPES[rules.norm_scope], sqrt, rules.nonfinite == "propagate"]
     values += any(group.coupled for group in groups), torch.get_num_threads()
-    values += map(Tensor.numel, whole.params)
+    values += numels(whole.params, whole.moments, grads)
     for part in parts:
         values += [code[part.params[0].dtype]] * len(part.params)
     for part in parts:
@@ -86,6 +86,19 @@ def pack(
         sign = -scale if group.maximize else scale
         numbers.extend((float(group.lr), group.momentum, group.delta, group.coupled, float(group.keep), sign))
     return array("q", values), numbers
+
+
+def numels(params: Sequence[Tensor], moments: Sequence[Tensor], grads: Sequence[Tensor]) -> list[int]:
+    """How many entries to run through; it must be that many everywhere, for the kernel checks nothing."""
+    counts = list(map(Tensor.numel, params))
+    if counts != list(map(Tensor.numel, moments)) or counts != list(map(Tensor.numel, grads)):
+        for p, m, g in zip(params, moments, grads, strict=True):
+            if not p.shape == m.shape == g.shape:
+                raise RuntimeError(
+                    f"a parameter of shape {tuple(p.shape)} has a gradient of shape {tuple(g.shape)} and a "
+                    f"momentum_buffer of shape {tuple(m.shape)}: was its data replaced? Then clear optimizer.state[p]"
+                )
+    return counts
 
 
 def joined(parts: Sequence[Part]) -> Part:

@@ -183,7 +183,7 @@ class ACMo(Optimizer):
             record = self._backend().step(parts, groups, rules)
         except NonFiniteGradient as error:
             raise error.named(self.param_groups) from None
-        if any(self._projections):
+        if self._projections != [None] * len(self._projections):
             self._project(parts, owners, record)
         if not torch.compiler.is_compiling() and isinstance(record.applied, Tensor):  # the kernel counts no versions
             for part, tensors in zip(parts, owners, strict=True):
@@ -330,12 +330,16 @@ class ACMo(Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """As torch's; ``skipped_steps`` stands in every group, projection and process group in none."""
+        self._count_skipped()
+        return super().state_dict()
+
+    def _count_skipped(self) -> None:
+        """Bring the count in the param groups, which is what gets saved, up to date."""
         skipped = self.skipped_steps
         for group in self.param_groups:
             group["skipped_steps"] = skipped
         if self._ledger.skipped is not None:
             self._ledger.skipped = self._ledger.skipped * 0
-        return super().state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state of ACMo or of SGD; what it lacks stays as it is here. One that does not fit changes nothing."""
@@ -362,6 +366,7 @@ class ACMo(Optimizer):
                 handle.remove()
 
     def __getstate__(self) -> dict[str, Any]:
+        self._count_skipped()
         live = {key: self.__dict__[key] for key in ("_projection", "_projections", "_process_group")}
         return {**super().__getstate__(), **live}
 

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from torch.testing._internal.common_optimizers import OptimizerInfo, optim_db
 
 from .acmo_info import ACMO, ACMO_SKIPS, KERNEL_IS_MISSING, Skip
+from .rival_infos import RIVALS
 
 FLAGS: dict[str, dict[str, bool]] = {
     "reference": {"foreach": False, "fused": False},
@@ -143,4 +144,5 @@ ENTRIES = [
             Skip("test_they_match_whatever_the_default_dtype_is", "*-fused", "torch's fused Adam has a float32 step"),
         ),
     ),
+    *(Entry(info, skips=skips, fills_from_constructor=True) for info, skips in RIVALS),
 ]
