@@ -1,0 +1,65 @@
+"""Where a fused step's time goes: each pass of the kernel alone, beside torch's fused SGD-momentum and AdamW.
+
+Interleaved rounds in one process, medians; run it on a machine that does nothing else:
+    python benchmarks/passes.py [millions of parameters] [rounds]
+"""
+
+import random
+import statistics
+import sys
+import time
+
+import torch
+
+import acmo
+from acmo import fused, native
+from acmo.parts import Rules
+
+
+def main(millions: float = 63.0, rounds: int = 31) -> None:
+    """Print ms, GB/s and the ratio to fused SGD-momentum of every contender."""
+    n = int(millions * 1e6)
+    parameter = torch.nn.Parameter(torch.randn(n) * 0.01)
+    parameter.grad = torch.randn(n)
+
+    def twin() -> torch.nn.Parameter:
+        other = torch.nn.Parameter(parameter.detach().clone())
+        other.grad = parameter.grad
+        return other
+
+    sgd = torch.optim.SGD([twin()], lr=1e-5, momentum=0.9, fused=True)
+    adamw = torch.optim.AdamW([twin()], lr=1e-5, fused=True)
+    opt = acmo.ACMo([parameter], lr=1e-5, fused=True)
+    for optimizer in (sgd, adamw, opt):
+        optimizer.step()
+    with torch.no_grad():
+        parts, groups, _ = opt._gather()
+    rules = Rules("global", "identity", None, "skip", None, None)
+    arguments, numbers = fused.pack(parts, groups, rules, parts[0].grads)
+    rows = torch.empty(fused.ROWS, 1, dtype=torch.float64)
+    where = arguments.buffer_info()[0], numbers.buffer_info()[0], rows.data_ptr()
+    kernel = native.required()
+    contenders = {  # name: (call, words a parameter)
+        "fused SGD-momentum": (sgd.step, 5),
+        "fused AdamW": (adamw.step, 7),
+        "ACMo": (opt.step, 6),
+        "ACMo, pass 1 alone (reads g)": (lambda: kernel.step(*where, 1), 1),
+        "ACMo, pass 2 alone": (lambda: kernel.step(*where, 2), 5),
+    }
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    order, names = random.Random(0), list(contenders)
+    for _ in range(rounds):
+        order.shuffle(names)
+        for name in names:
+            start = time.perf_counter()
+            contenders[name][0]()
+            times[name].append(time.perf_counter() - start)
+    sgd_time = statistics.median(times["fused SGD-momentum"])
+    print(f"{n:,} float32 parameters, {torch.get_num_threads()} threads, {rounds} rounds")
+    for name, (_, words) in contenders.items():
+        median = statistics.median(times[name])
+        print(f"{name:30} {median * 1e3:7.2f} ms {4e-9 * words * n / median:6.1f} GB/s {median / sgd_time:6.2f} x SGD")
+
+
+if __name__ == "__main__":
+    main(*(kind(x) for kind, x in zip((float, int), sys.argv[1:], strict=False)))
