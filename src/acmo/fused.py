@@ -4,7 +4,6 @@ import math
 from array import array
 from collections.abc import Sequence
 from itertools import chain
-from operator import attrgetter
 
 import torch
 from torch import Tensor
@@ -14,10 +13,10 @@ from acmo import foreach, kernel_ops, native
 from acmo.calibration import refuse_nonfinite, solve
 from acmo.kernel_ops import laid_out
 from acmo.norms import is_dense, over_shards
-from acmo.parts import Group, Part, Record, Rules, record
+from acmo.parts import Group, Part, Record, Rules, dtype_of, record
 
 SCOPES = {"global": 0, "group": 1, "tensor": 2}
-contiguous, dtype_of = Tensor.is_contiguous, attrgetter("dtype")
+contiguous = Tensor.is_contiguous
 ROWS = 14  # of doubles that acmo_step works in: 5 of the record, 4 of sums, 5 of coefficients
 
 

@@ -2,9 +2,8 @@
 
 import copy
 from collections.abc import Callable, Sequence
-from operator import attrgetter
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,13 +13,10 @@ from torch.optim.optimizer import ParamsT
 from acmo import foreach as foreach_backend
 from acmo import fused as fused_backend
 from acmo import native, reference, statedict
-from acmo.options import check_group
-from acmo.parts import Group, NonFiniteGradient, Part, Record, Rules, scalar_dtype
+from acmo.options import check_group, check_params
+from acmo.parts import Group, NonFiniteGradient, Part, Record, Rules, alike, at, dense, real, scalar
+from acmo.projections import Projection, projected
 from acmo.telemetry import Ledger, telemetry
-
-T = TypeVar("T")
-dtype_of, device_of = attrgetter("dtype"), attrgetter("device")
-Projection = Callable[[Tensor], Tensor]
 
 
 class ACMo(Optimizer):
@@ -274,7 +270,7 @@ class ACMo(Optimizer):
             state = self.state[p]
             m = state.get("momentum_buffer")
             if m is None or m.device != p.device or "step" not in state or (sqrt and "beta_hat" not in state):
-                m = self._complete(state, p, group)
+                m = statedict.complete(state, p, group)
             params.append(p)
             grads.append(grad)
             sparse = sparse or grad.is_sparse
@@ -293,28 +289,6 @@ class ACMo(Optimizer):
             device = self.param_groups[0]["params"][0].device
             self._ledger.open(k, places, device, last=k == len(self.param_groups) - 1)
         return sparse
-
-    def _complete(self, state: dict[str, Any], p: Tensor, group: dict[str, Any]) -> Tensor:
-        """Make what a parameter's state lacks: all of it before its first step, some after a load from SGD.
-
-        A state follows its parameter to another device; one that has no data (on meta) is made anew.
-        """
-        dtype = group["momentum_dtype"] or p.dtype
-        m = state.get("momentum_buffer")
-        if m is not None and m.device != p.device:
-            moved = {} if m.is_meta else {k: x.to(p.device) for k, x in state.items() if isinstance(x, Tensor)}
-            state.clear()
-            state.update(moved)
-            m = state.get("momentum_buffer")
-        if m is None:
-            m = torch.zeros_like(p, dtype=dtype, memory_format=torch.preserve_format, requires_grad=False)
-            state["momentum_buffer"] = m
-        if "step" not in state:
-            state["step"] = torch.zeros((), dtype=torch.float32, device=p.device)
-        if group["psi"] == "sqrt" and "beta_hat" not in state:  # no bound for the first step
-            # Of shape (1,): of a 0-dim float64 on the CPU torch.compile makes a symbol, and then traces all anew.
-            state["beta_hat"] = torch.full((1,), torch.inf, dtype=scalar_dtype(p.device), device=p.device)
-        return m
 
     def _project(self, parts: Sequence[Part], owners: Sequence[Sequence[Tensor]], record: Record) -> None:
         for part, tensors in zip(parts, owners, strict=True):
@@ -385,58 +359,3 @@ class ACMo(Optimizer):
         memo[id(self)] = twin
         twin.__setstate__(copy.deepcopy(self.__getstate__(), memo))
         return twin
-
-
-def alike(params: list[Tensor], moments: list[Tensor]) -> list[Sequence[int]]:
-    """Positions of the parameters that agree in device and dtypes."""
-    kinds = (set(map(f, x)) for f, x in ((dtype_of, params), (dtype_of, moments), (device_of, params)))
-    if not torch.compiler.is_compiling() and all(len(kind) == 1 for kind in kinds):
-        return [range(len(params))]
-    parts: dict[Any, list[int]] = {}
-    for j, (p, m) in enumerate(zip(params, moments, strict=True)):
-        parts.setdefault((p.device, p.dtype, m.dtype), []).append(j)
-    return list(parts.values())
-
-
-def at(values: list[T], positions: Sequence[int]) -> list[T]:
-    """The values at these positions: the list itself where they are all."""
-    return values if len(positions) == len(values) else [values[j] for j in positions]
-
-
-def real(tensors: list[Tensor]) -> list[Tensor]:
-    """Complex tensors as pairs of reals; others as they are."""
-    if not tensors[0].is_complex():
-        return tensors
-    return [torch.view_as_real(x.resolve_conj()) for x in tensors]
-
-
-def dense(grads: list[Tensor]) -> list[Tensor]:
-    """Sparse gradients save nothing here: m is dense, and every entry of θ moves at every step."""
-    return [g.to_dense() if g.is_sparse else g for g in grads]
-
-
-def check_params(group: dict[str, Any], projection: Projection | None) -> None:
-    """Raise unless the options fit the parameters."""
-    if projection is not None and not callable(projection):
-        raise TypeError(f"projection must be a callable or None, got {projection!r}")
-    for p in group["params"]:
-        if hasattr(p, "placements"):  # a DTensor, without importing torch.distributed
-            raise ValueError(f"sharded parameters are not served yet, got a DTensor placed {p.placements}")
-        if group["momentum_dtype"] is not None and p.is_complex():
-            raise ValueError(f"momentum_dtype={group['momentum_dtype']} needs real parameters, got one of {p.dtype}")
-        if projection is not None:
-            projected(projection, p.detach())
-
-
-def scalar(value: Tensor | None) -> Tensor | None:
-    """What a GradScaler left, as 0-dim."""
-    return None if value is None else value.reshape(())
-
-
-def projected(projection: Projection, p: Tensor) -> Tensor:
-    """What the projection makes of a parameter, which must be of its shape."""
-    result = projection(p)
-    if not isinstance(result, Tensor) or result.shape != p.shape:
-        got = tuple(result.shape) if isinstance(result, Tensor) else result
-        raise ValueError(f"projection={projection!r} must keep the shape {tuple(p.shape)} of a parameter, gave {got!r}")
-    return result

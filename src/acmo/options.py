@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from acmo import checks
+from acmo.projections import Projection, projected
 
 SCOPES = ("global", "group", "tensor")
 PSIS = ("identity", "sqrt")
@@ -31,3 +32,16 @@ def check_group(group: dict[str, Any], others: Sequence[dict[str, Any]] = ()) ->
                 raise ValueError(
                     f"{key} is one for the whole optimizer, got {group[key]!r} in one group, {other[key]!r} in another"
                 )
+
+
+def check_params(group: dict[str, Any], projection: Projection | None) -> None:
+    """Raise unless the options fit the parameters."""
+    if projection is not None and not callable(projection):
+        raise TypeError(f"projection must be a callable or None, got {projection!r}")
+    for p in group["params"]:
+        if hasattr(p, "placements"):  # a DTensor, without importing torch.distributed
+            raise ValueError(f"sharded parameters are not served yet, got a DTensor placed {p.placements}")
+        if group["momentum_dtype"] is not None and p.is_complex():
+            raise ValueError(f"momentum_dtype={group['momentum_dtype']} needs real parameters, got one of {p.dtype}")
+        if projection is not None:
+            projected(projection, p.detach())

@@ -1,10 +1,14 @@
 """What one step works on: the lists that the optimizer hands to a backend, and what a backend hands back."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
+
+T = TypeVar("T")
+dtype_of, device_of = attrgetter("dtype"), attrgetter("device")
 
 
 class Part(NamedTuple):
@@ -103,3 +107,36 @@ def scalar_dtype(device: torch.device) -> torch.dtype:
 def arithmetic_dtype(param: Tensor) -> torch.dtype:
     """Half precision is stored, never computed in."""
     return torch.float64 if param.dtype == torch.float64 else torch.float32
+
+
+def alike(params: list[Tensor], moments: list[Tensor]) -> list[Sequence[int]]:
+    """Positions of the parameters that agree in device and dtypes."""
+    kinds = (set(map(f, x)) for f, x in ((dtype_of, params), (dtype_of, moments), (device_of, params)))
+    if not torch.compiler.is_compiling() and all(len(kind) == 1 for kind in kinds):
+        return [range(len(params))]
+    parts: dict[Any, list[int]] = {}
+    for j, (p, m) in enumerate(zip(params, moments, strict=True)):
+        parts.setdefault((p.device, p.dtype, m.dtype), []).append(j)
+    return list(parts.values())
+
+
+def at(values: list[T], positions: Sequence[int]) -> list[T]:
+    """The values at these positions: the list itself where they are all."""
+    return values if len(positions) == len(values) else [values[j] for j in positions]
+
+
+def real(tensors: list[Tensor]) -> list[Tensor]:
+    """Complex tensors as pairs of reals; others as they are."""
+    if not tensors[0].is_complex():
+        return tensors
+    return [torch.view_as_real(x.resolve_conj()) for x in tensors]
+
+
+def dense(grads: list[Tensor]) -> list[Tensor]:
+    """Sparse gradients save nothing here: m is dense, and every entry of θ moves at every step."""
+    return [g.to_dense() if g.is_sparse else g for g in grads]
+
+
+def scalar(value: Tensor | None) -> Tensor | None:
+    """What a GradScaler left, as 0-dim."""
+    return None if value is None else value.reshape(())

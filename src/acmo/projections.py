@@ -3,10 +3,14 @@
 Callables that map a parameter's value to the nearest feasible one; of one parameter at a time, over all its entries.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from acmo import checks
+
+Projection = Callable[[Tensor], Tensor]
 
 
 class Box:
@@ -97,3 +101,12 @@ class Simplex:
 
     def __repr__(self) -> str:
         return "Simplex()"
+
+
+def projected(projection: Projection, p: Tensor) -> Tensor:
+    """What the projection makes of a parameter, which must be of its shape."""
+    result = projection(p)
+    if not isinstance(result, Tensor) or result.shape != p.shape:
+        got = tuple(result.shape) if isinstance(result, Tensor) else result
+        raise ValueError(f"projection={projection!r} must keep the shape {tuple(p.shape)} of a parameter, gave {got!r}")
+    return result

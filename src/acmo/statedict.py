@@ -1,4 +1,4 @@
-"""Loading: what torch's own load_state_dict does not check, and what it does not keep."""
+"""A parameter's state: how it is made, and what torch's own load_state_dict does not check and does not keep."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -8,6 +8,29 @@ from torch import Tensor
 
 from acmo.options import check_group
 from acmo.parts import scalar_dtype
+
+
+def complete(state: dict[str, Any], p: Tensor, group: dict[str, Any]) -> Tensor:
+    """Make what a parameter's state lacks: all of it before its first step, some after a load from SGD.
+
+    A state follows its parameter to another device; one that has no data (on meta) is made anew.
+    """
+    dtype = group["momentum_dtype"] or p.dtype
+    m = state.get("momentum_buffer")
+    if m is not None and m.device != p.device:
+        moved = {} if m.is_meta else {k: x.to(p.device) for k, x in state.items() if isinstance(x, Tensor)}
+        state.clear()
+        state.update(moved)
+        m = state.get("momentum_buffer")
+    if m is None:
+        m = torch.zeros_like(p, dtype=dtype, memory_format=torch.preserve_format, requires_grad=False)
+        state["momentum_buffer"] = m
+    if "step" not in state:
+        state["step"] = torch.zeros((), dtype=torch.float32, device=p.device)
+    if group["psi"] == "sqrt" and "beta_hat" not in state:  # no bound for the first step
+        # Of shape (1,): of a 0-dim float64 on the CPU torch.compile makes a symbol, and then traces all anew.
+        state["beta_hat"] = torch.full((1,), torch.inf, dtype=scalar_dtype(p.device), device=p.device)
+    return m
 
 
 def check(state_dict: dict[str, Any], groups: Sequence[dict[str, Any]], defaults: dict[str, Any]) -> None:
