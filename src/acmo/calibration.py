@@ -31,7 +31,7 @@ def solve(parts: Sequence[Part], groups: Sequence[Group], rules: Rules, rows: Se
     g_sqs = [line_4_square(r, groups[p.group].coupled, c, rules) for p, r in zip(parts, rows, strict=True)]
     time = clocks(parts, groups, rules, total)
     go = proceeds(total, torch.cat(g_sqs), [t for t, _ in time], groups, rules)
-    refuse_nonfinite(parts, torch.cat([r[0] for r in rows]), go, rules)
+    refuse_nonfinite(parts, torch.stack((torch.cat([r[0] for r in rows]), torch.cat(g_sqs))), go, rules)
     pairs = [torch.stack((g_sq, r[4])) for g_sq, r in zip(g_sqs, rows, strict=True)]
     beta_hats, kept = [], []
     for part, scope, (t, prev) in zip(parts, over_scope(pairs, parts, rules.norm_scope), time, strict=True):
@@ -115,12 +115,13 @@ def proceeds(total: Tensor, g_sq: Tensor, ts: Sequence[Tensor], groups: Sequence
     return go
 
 
-def refuse_nonfinite(parts: Sequence[Part], raw_sq: Tensor, go: Tensor, rules: Rules) -> None:
-    """``nonfinite="raise"``: wait for the device, and name the first gradient that is not finite."""
-    if rules.nonfinite != "raise" or bool(go) or bool(torch.isfinite(raw_sq.sum())):
+def refuse_nonfinite(parts: Sequence[Part], sums: Tensor, go: Tensor, rules: Rules) -> None:
+    """``nonfinite="raise"``: wait for the device, and name the first gradient that is not finite, raw or decayed."""
+    if rules.nonfinite != "raise" or bool(go) or bool(torch.isfinite(sums.sum())):
         return
     if rules.found_inf is not None and bool(rules.found_inf.sum() != 0):
         return  # a GradScaler's overflow is its everyday business: that skips
     places = [(part.group, index) for part in parts for index in part.indices]
-    bad = [place for place, finite in zip(places, torch.isfinite(raw_sq).tolist(), strict=True) if not finite]
+    finite = torch.isfinite(sums.sum(0)).tolist()
+    bad = [place for place, fine in zip(places, finite, strict=True) if not fine]
     raise NonFiniteGradient(min(bad) if bad else None)

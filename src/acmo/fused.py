@@ -8,10 +8,11 @@ from itertools import chain
 import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
+from torch.nn import Parameter
 
 from acmo import foreach, kernel_ops, native
 from acmo.calibration import refuse_nonfinite, solve
-from acmo.kernel_ops import laid_out
+from acmo.kernel_ops import laid_out, numels
 from acmo.norms import is_dense, over_shards
 from acmo.parts import Group, Part, Record, Rules, dtype_of, record
 
@@ -45,7 +46,7 @@ def step(parts: Sequence[Part], groups: Sequence[Group], rules: Rules) -> Record
                 torch._foreach_copy_(part.params, served.params)
             increment_version(part.params)  # so that autograd notices a step between forward and backward
     else:
-        refuse_nonfinite(parts, rows[0], torch.tensor(False), rules)
+        refuse_nonfinite(parts, rows[:2], torch.tensor(False), rules)
     return record(parts, rows, numbers[0], bool(go))
 
 
@@ -87,19 +88,6 @@ def pack(
     return array("q", values), numbers
 
 
-def numels(params: Sequence[Tensor], moments: Sequence[Tensor], grads: Sequence[Tensor]) -> list[int]:
-    """How many entries to run through; it must be that many everywhere, for the kernel checks nothing."""
-    counts = list(map(Tensor.numel, params))
-    if counts != list(map(Tensor.numel, moments)) or counts != list(map(Tensor.numel, grads)):
-        for p, m, g in zip(params, moments, grads, strict=True):
-            if not p.shape == m.shape == g.shape:
-                raise RuntimeError(
-                    f"a parameter of shape {tuple(p.shape)} has a gradient of shape {tuple(g.shape)} and a "
-                    f"momentum_buffer of shape {tuple(m.shape)}: was its data replaced? Then clear optimizer.state[p]"
-                )
-    return counts
-
-
 def joined(parts: Sequence[Part]) -> Part:
     """All parts' lists, one behind the other."""
     return Part(-1, *(list(chain.from_iterable(lists)) for lists in zip(*(part[1:] for part in parts), strict=True)))
@@ -125,7 +113,13 @@ def step_on_tensors(parts: Sequence[Part], groups: Sequence[Group], rules: Rules
 def moment_square(moment: Tensor) -> Tensor:
     """‖m‖² as pass 2 leaves it, to the bit."""
     kernel = native.kernel()
-    if kernel is None or not moment.is_cpu or moment.dtype not in native.DTYPE_CODES or not is_dense(moment):
+    if (
+        kernel is None
+        or not has_memory(moment)
+        or not moment.is_cpu
+        or moment.dtype not in native.DTYPE_CODES
+        or not is_dense(moment)
+    ):
         return foreach.moment_square(moment)
     code, threads = native.DTYPE_CODES[moment.dtype], torch.get_num_threads()
     sq = kernel.squares([moment.numel()], [code], [moment.data_ptr()], threads)
@@ -135,6 +129,8 @@ def moment_square(moment: Tensor) -> Tensor:
 def unfit(part: Part) -> str | None:
     """Why the kernel cannot serve a part, if so."""
     p, m = part.params[0], part.moments[0]
+    if not torch.compiler.is_compiling() and not all(map(has_memory, (*part.params, *part.moments))):
+        return "it needs plain tensors with memory of their own, and a parameter or its momentum_buffer is not one"
     if not p.is_cpu:
         return f"it is for the CPU, and a parameter is on {p.device}"
     if p.dtype not in native.DTYPE_CODES or m.dtype not in native.DTYPE_CODES:
@@ -149,6 +145,9 @@ def is_plain(part: Part) -> bool:
     p, code = part.params[0], native.DTYPE_CODES
     return (
         p.is_cpu
+        and all(map(has_memory, part.params))
+        and all(map(has_memory, part.moments))
+        and all(map(has_memory, part.grads))
         and p.dtype in code
         and part.moments[0].dtype in code
         and all(map(contiguous, part.params))
@@ -157,6 +156,11 @@ def is_plain(part: Part) -> bool:
         and not any(map(Tensor.is_neg, part.grads))
         and set(map(dtype_of, part.grads)) == {p.dtype}
     )
+
+
+def has_memory(x: Tensor) -> bool:
+    """Whether there is something at a tensor's address: not so for fake, wrapped and zero tensors."""
+    return (type(x) is Parameter or type(x) is Tensor) and not x._is_zerotensor()
 
 
 def lies_as_moments(part: Part) -> bool:

@@ -1,5 +1,7 @@
 """The kernel's two passes as custom ops: for torch.compile, and for steps that share their scalars with foreach."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
@@ -40,7 +42,9 @@ def sums_op(grads: list[Tensor], params: list[Tensor], coupled: bool) -> Tensor:
     """``[3, n]``: ‖g‖², and where decay is coupled ⟨g, θ⟩ and ‖θ‖², of each tensor."""
     held = laid_out(params, grads)
     theta = addresses(params) if coupled else [0] * len(params)
-    rows = native.required().sums(numels(params), codes(params), addresses(held), theta, torch.get_num_threads())
+    rows = native.required().sums(
+        numels(params, params, held), codes(params), addresses(held), theta, torch.get_num_threads()
+    )
     return torch.tensor([list(row) for row in rows], dtype=torch.float64)
 
 
@@ -59,7 +63,7 @@ def update_op(
     held, where = laid_out(params, grads), (addresses(params), addresses(moments))
     numbers, threads = coef.flatten().tolist(), torch.get_num_threads()
     new = native.required().update(
-        numels(params), codes(params), codes(moments), *where, addresses(held), numbers, threads
+        numels(params, moments, held), codes(params), codes(moments), *where, addresses(held), numbers, threads
     )
     increment_version(params)
     return torch.tensor(list(new), dtype=torch.float64)
@@ -75,13 +79,24 @@ def _(
 def laid_out(params: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
     """The gradients in the order of memory and the dtype of their parameters, copied only where they are not."""
     return [
-        g if g.stride() == p.stride() and g.dtype == p.dtype and not g.is_neg() else torch.empty_like(p).copy_(g)
+        g
+        if g.stride() == p.stride() and g.dtype == p.dtype and not (g.is_neg() or g._is_zerotensor())
+        else torch.empty_like(p).copy_(g)
         for g, p in zip(grads, params, strict=True)
     ]
 
 
-def numels(tensors: list[Tensor]) -> list[int]:
-    return [x.numel() for x in tensors]
+def numels(params: Sequence[Tensor], moments: Sequence[Tensor], grads: Sequence[Tensor]) -> list[int]:
+    """How many entries to run through; it must be that many everywhere, for the kernel checks nothing."""
+    counts = list(map(Tensor.numel, params))
+    if counts != list(map(Tensor.numel, moments)) or counts != list(map(Tensor.numel, grads)):
+        for p, m, g in zip(params, moments, grads, strict=True):
+            if not p.shape == m.shape == g.shape:
+                raise RuntimeError(
+                    f"a parameter of shape {tuple(p.shape)} has a gradient of shape {tuple(g.shape)} and a "
+                    f"momentum_buffer of shape {tuple(m.shape)}: was its data replaced? Then clear optimizer.state[p]"
+                )
+    return counts
 
 
 def addresses(tensors: list[Tensor]) -> list[int]:

@@ -40,7 +40,7 @@ class ACMo(Optimizer):
       psi: Ψ of Algorithm 1: ``"identity"``, or ``"sqrt"`` as Theorem 4.1 asks.
       max_grad_norm: clip the gradient to this norm, over all parameters, in the same pass.
       projection: a callable that maps a parameter's value into the feasible set (see `acmo.projections`).
-      process_group: the ranks that hold the rest of θ, where each holds whole tensors of its own.
+      process_group: the ranks that hold the rest of θ (not served yet: an error).
       momentum_dtype: dtype of the stored moment; the parameter's own by default.
       nonfinite: what to do about a gradient that is not finite: ``"skip"``, ``"raise"`` or ``"propagate"``.
       maximize: ascend instead.
@@ -114,9 +114,9 @@ class ACMo(Optimizer):
 
     def _forget(self) -> None:
         """Drop everything that is derived from the state."""
-        # By id of the parameter: its m, m's version, and ‖m‖² as of then; made anew where m was loaded or written to.
+        # By id of the parameter: its m, m's version, ‖m‖² as of then, t and β̂; made anew where one is replaced.
         # A stale id is harmless: its m is not the m.
-        self._norms: dict[int, tuple[Tensor, int, Tensor]] = {}
+        self._norms: dict[int, tuple[Tensor, int, Tensor, Tensor, Tensor | None]] = {}
         self._ledger = Ledger()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -184,8 +184,9 @@ class ACMo(Optimizer):
         if not torch.compiler.is_compiling() and isinstance(record.applied, Tensor):  # the kernel counts no versions
             for part, tensors in zip(parts, owners, strict=True):
                 for p, sq in zip(tensors, part.moment_sqs, strict=True):
-                    m = self.state[p]["momentum_buffer"]
-                    self._norms[id(p)] = (m, m._version, sq)
+                    state = self.state[p]
+                    m = state["momentum_buffer"]
+                    self._norms[id(p)] = (m, m._version, sq, state["step"], state.get("beta_hat"))
         self._ledger.enter(record)
 
     def _backend(self) -> ModuleType:
@@ -263,6 +264,7 @@ class ACMo(Optimizer):
             if grad is None:
                 state = self.state.get(p)
                 if state:
+                    statedict.complete(state, p, group)
                     idle_steps.append(state["step"])
                     if sqrt:
                         idle_beta_hats.append(state["beta_hat"])
@@ -276,8 +278,16 @@ class ACMo(Optimizer):
             sparse = sparse or grad.is_sparse
             moments.append(m)
             known = self._norms.get(id(p))
-            if known is None or known[0] is not m or known[1] != m._version:
-                known = self._norms[id(p)] = (m, m._version, self._backend().moment_square(real([m.detach()])[0]))
+            if (
+                known is None
+                or known[0] is not m
+                or known[1] != m._version
+                or known[3] is not state["step"]
+                or (sqrt and known[4] is not state["beta_hat"])
+            ):
+                m = statedict.complete(state, p, group)
+                sq = self._backend().moment_square(real([m.detach()])[0])
+                known = self._norms[id(p)] = (m, m._version, sq, state["step"], state.get("beta_hat"))
             moment_sqs.append(known[2])
             steps.append(state["step"])
             if sqrt:
@@ -293,14 +303,13 @@ class ACMo(Optimizer):
     def _project(self, parts: Sequence[Part], owners: Sequence[Sequence[Tensor]], record: Record) -> None:
         for part, tensors in zip(parts, owners, strict=True):
             projection = self._projections[part.group]
-            if projection is None:
+            if projection is None or record.applied is False:
                 continue
             for p in tensors:
-                new = projected(projection, p.clone() if p.requires_grad and torch.is_grad_enabled() else p)
+                new = projected(projection, p.clone())
                 if isinstance(record.applied, Tensor):
                     new = torch.where(record.applied.to(p.device), new, p)
-                if record.applied is not False:
-                    p.copy_(new)
+                p.copy_(new)
 
     def state_dict(self) -> dict[str, Any]:
         """As torch's; ``skipped_steps`` stands in every group, projection and process group in none."""

@@ -39,9 +39,11 @@ def check_params(group: dict[str, Any], projection: Projection | None) -> None:
     if projection is not None and not callable(projection):
         raise TypeError(f"projection must be a callable or None, got {projection!r}")
     for p in group["params"]:
+        if p.is_conj() or p.is_neg():
+            raise ValueError(f"a parameter is a lazy view, {p!r}: pass its resolve_conj().resolve_neg() instead")
         if hasattr(p, "placements"):  # a DTensor, without importing torch.distributed
             raise ValueError(f"sharded parameters are not served yet, got a DTensor placed {p.placements}")
         if group["momentum_dtype"] is not None and p.is_complex():
             raise ValueError(f"momentum_dtype={group['momentum_dtype']} needs real parameters, got one of {p.dtype}")
         if projection is not None:
-            projected(projection, p.detach())
+            projected(projection, p.detach().clone())

@@ -50,7 +50,7 @@ def step(parts: Sequence[Part], groups: Sequence[Group], rules: Rules) -> Record
     g_sq, m_sq = squares(slices, "g"), squares(slices, "m")
     beta_hats = {id(x): torch.zeros_like(c) for x in slices}
     go = proceeds(grad_norm, g_sq, [x.t for x in slices], groups, rules)
-    refuse_nonfinite(parts, raw_sq, go, rules)
+    refuse_nonfinite(parts, torch.stack((raw_sq, g_sq)), go, rules)
     for scope in scopes(slices, rules.norm_scope) if go else []:
         norm_g, norm_m = root(squares(scope, "g").sum()), root(squares(scope, "m").sum())
         for x in scope:

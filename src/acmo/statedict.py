@@ -25,12 +25,29 @@ def complete(state: dict[str, Any], p: Tensor, group: dict[str, Any]) -> Tensor:
     if m is None:
         m = torch.zeros_like(p, dtype=dtype, memory_format=torch.preserve_format, requires_grad=False)
         state["momentum_buffer"] = m
-    if "step" not in state:
-        state["step"] = torch.zeros((), dtype=torch.float32, device=p.device)
-    if group["psi"] == "sqrt" and "beta_hat" not in state:  # no bound for the first step
+    conform(state, "step", torch.zeros((), dtype=torch.float32, device=p.device))
+    if group["psi"] == "sqrt":  # no bound for the first step
         # Of shape (1,): of a 0-dim float64 on the CPU torch.compile makes a symbol, and then traces all anew.
-        state["beta_hat"] = torch.full((1,), torch.inf, dtype=scalar_dtype(p.device), device=p.device)
+        dtype = scalar_dtype(p.device)
+        conform(state, "beta_hat", torch.full((1,), torch.inf, dtype=dtype, device=p.device))
     return m
+
+
+def conform(state: dict[str, Any], key: str, default: Tensor) -> None:
+    """Make a number of the state what the kernel takes it for: of the default's dtype, device and shape."""
+    value = state.get(key)
+    if value is None:
+        state[key] = default
+    elif not isinstance(value, Tensor) or (value.dtype, value.device, value.shape) != (
+        default.dtype,
+        default.device,
+        default.shape,
+    ):
+        if isinstance(value, Tensor) and value.numel() != 1:
+            raise ValueError(
+                f"{key} in a parameter's state must be one number, got a tensor of shape {tuple(value.shape)}"
+            )
+        state[key] = torch.full_like(default, float(value))
 
 
 def check(state_dict: dict[str, Any], groups: Sequence[dict[str, Any]], defaults: dict[str, Any]) -> None:

@@ -39,9 +39,11 @@ class Ledger:
 
     def enter(self, record: Record) -> None:
         """Note a step, without waiting for it."""
+        # A step that only makes state (gradients and lr 0) is not taken either, but nothing was skipped.
         if not isinstance(record.applied, bool):
-            self.skipped = (0 if self.skipped is None else self.skipped) + (~record.applied).int()
-        elif not record.applied:
+            skipped = (~record.applied & (record.rows[0].sum() != 0)).int()
+            self.skipped = (0 if self.skipped is None else self.skipped) + skipped
+        elif not record.applied and float(record.rows[0].sum()) != 0:
             self.skipped = (0 if self.skipped is None else self.skipped) + 1
         if self.record is not None and self.record.places == record.places:
             self.record = record.after(self.record)
