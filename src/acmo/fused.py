@@ -17,7 +17,7 @@ from acmo.norms import is_dense, over_shards
 from acmo.parts import Group, Part, Record, Rules, dtype_of, record
 
 SCOPES = {"global": 0, "group": 1, "tensor": 2}
-contiguous = Tensor.is_contiguous
+contiguous, PLAIN = Tensor.is_contiguous, {Tensor, Parameter}
 ROWS = 14  # of doubles that acmo_step works in: 5 of the record, 4 of sums, 5 of coefficients
 
 
@@ -145,9 +145,8 @@ def is_plain(part: Part) -> bool:
     p, code = part.params[0], native.DTYPE_CODES
     return (
         p.is_cpu
-        and all(map(has_memory, part.params))
-        and all(map(has_memory, part.moments))
-        and all(map(has_memory, part.grads))
+        and PLAIN.issuperset(map(type, chain(part.params, part.moments, part.grads)))
+        and not any(map(Tensor._is_zerotensor, part.grads))
         and p.dtype in code
         and part.moments[0].dtype in code
         and all(map(contiguous, part.params))
@@ -160,7 +159,7 @@ def is_plain(part: Part) -> bool:
 
 def has_memory(x: Tensor) -> bool:
     """Whether there is something at a tensor's address: not so for fake, wrapped and zero tensors."""
-    return (type(x) is Parameter or type(x) is Tensor) and not x._is_zerotensor()
+    return type(x) in PLAIN and not x._is_zerotensor()
 
 
 def lies_as_moments(part: Part) -> bool:
