@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from rival_twins import assert_alike, twins
 from torch import nn
 from torch.testing import assert_close
 
@@ -58,15 +59,9 @@ def test_the_scale_of_a_vectors_gradient_does_not_matter():
 
 
 def test_parameters_without_vectors_get_torchs_adam():
-    x = torch.randn(4, 3, dtype=torch.float64)
-    one, two = nn.Parameter(x.clone()), nn.Parameter(x.clone())
-    optimizers = [NDAdam([one], lr=0.01, weight_decay=0.1), torch.optim.Adam([two], lr=0.01, weight_decay=0.1)]
-    for _ in range(30):
-        one.grad = torch.randn_like(one)
-        two.grad = one.grad.clone()
-        for optimizer in optimizers:
-            optimizer.step()
-        assert_close(one, two, rtol=1e-12, atol=1e-12)
+    one, two = twins(4, 3)
+    torchs = torch.optim.Adam([two], lr=0.01, weight_decay=0.1)
+    assert_alike(NDAdam([one], lr=0.01, weight_decay=0.1), torchs, steps=30, rtol=1e-12)
 
 
 def test_vector_groups_take_what_an_optimizer_takes():

@@ -7,8 +7,8 @@ from copy import deepcopy
 import pytest
 import pytorch_optimizer
 import torch
+from rival_twins import assert_alike, twins
 from torch import nn
-from torch.testing import assert_close
 
 from acmo.rivals import SWATS
 
@@ -100,14 +100,8 @@ def test_groups_cannot_differ_in_how_they_decide(option: dict[str, object]):
 
 
 def test_pytorch_optimizer_agrees_on_a_single_tensor_before_the_switch():
-    x = torch.randn(4, 3, dtype=torch.float64)
-    one, two = nn.Parameter(x.clone()), nn.Parameter(x.clone())
+    one, two = twins(4, 3)
     ours = SWATS([one], lr=0.01, eps=1e-6, weight_decay=0.1)
     theirs = pytorch_optimizer.SWATS([two], lr=0.01, eps=1e-6, weight_decay=0.1, weight_decouple=False)
-    for _ in range(20):
-        one.grad = torch.randn_like(one)
-        two.grad = one.grad.clone()
-        ours.step()
-        theirs.step()
-        assert_close(one, two, rtol=1e-10, atol=1e-12)
+    assert_alike(ours, theirs)
     assert ours.param_groups[0]["rate_average"] == pytest.approx(theirs.state[two]["exp_avg2"].item(), rel=1e-9)

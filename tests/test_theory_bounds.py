@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import acmo
 from acmo.theory import convergence_bound, path, problems, theorem_settings
-from acmo.theory.bounds import printed_constants, r3_path, repaired_constants
+from acmo.theory.bounds import printed_constants, r3_paths, repaired_constants
 from acmo.theory.lemmas import norm
 
 
@@ -54,6 +54,17 @@ def test_the_repaired_bound_is_below_its_plain_form(
     assert bound >= plain / 2 * (1 - 1e-9)
 
 
+@given(st.floats(1e-3, 1e6), st.floats(0, 10), st.floats(1e-3, 10))
+def test_without_the_gap_the_repaired_constants_are_below_the_printed_ones_if_sigma_is_at_most_ten_times_g(
+    smoothness: float, share: float, grad: float
+) -> None:
+    alpha0, sigma = theorem_settings(smoothness, 1.0)["lr"], share * grad
+    printed = printed_constants(smoothness, sigma, grad, alpha0)
+    repaired = repaired_constants(smoothness, sigma, grad, alpha0, gap=0.0)
+    assert repaired.c0 < printed.c0
+    assert repaired.c1 < printed.c1
+
+
 @pytest.mark.parametrize(
     ("bad", "says"),
     [
@@ -78,10 +89,31 @@ def test_r3_holds_along_every_path(seed: int, n: int, log_smoothness: float, sha
     alpha0 = share / problem.smoothness
     start = rng.uniform(-np.pi, np.pi, (4, 3)) / problem.omega
     run = path.run(problem, start, rng.integers(0, n, (steps, 4)), alpha0, 1 / 50, problem.sigma)
-    for j in range(4):
-        lines = (run.theta[:, j], run.g[:, j], run.m[:, j], run.applied[1:, j])
-        slack = r3_path(problem.value, problem.grad, *lines, alpha0, problem.smoothness, problem.gradient_bound)
-        assert slack >= -1e-9 * problem.amplitude
+    assert np.all(r3_paths(problem, run, alpha0) >= -1e-9 * problem.amplitude)
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 10**6), st.integers(1, 60), st.floats(0.05, 0.8), st.floats(-2, 1), st.booleans())
+def test_r3_needs_no_more_than_the_first_remark_says(
+    seed: int, steps: int, alpha0: float, power: float, against: bool
+) -> None:
+    """Gradients that have nothing to do with f but ‖g‖ ≤ G, β̂ ≤ 1/12 as one likes, but for α_t β̂_t non-increasing."""
+    problem, rng = problems.SkewedNoise(), np.random.default_rng(seed)  # f = √(1+θ²) − 1, L = 1
+    shape = (steps, 20, 1)
+    g, theta, m = rng.uniform(-1, 1, shape), np.zeros((steps + 1, 20, 1)), np.zeros(shape)
+    raw, applied = rng.uniform(0, 1, shape[:2]) ** (10.0**power) / 12, np.zeros(shape[:2])
+    theta[0] = rng.uniform(-3, 3, shape[1:])
+    for k in range(steps):
+        if against:  # up the hill, as hard as G = 1 allows
+            g[k] = -np.sign(theta[k])
+        if k:
+            size = norm(m[k - 1])
+            applied[k] = np.minimum(raw[k], norm(g[k]) / 50 / np.where(size == 0, 1, size))
+            if k > 1:
+                applied[k] = np.minimum(applied[k], np.sqrt((k + 1) / k) * applied[k - 1])
+        m[k] = g[k] + applied[k][:, None] * (m[k - 1] if k else 0)
+        theta[k + 1] = theta[k] - alpha0 / np.sqrt(k + 1) * m[k]
+    assert np.all(r3_paths(problem, path.Path(theta, g, m, raw, applied), alpha0, G=1.0) >= -1e-12)
 
 
 def test_r3_fails_for_a_step_far_above_the_theorems() -> None:
@@ -90,9 +122,7 @@ def test_r3_fails_for_a_step_far_above_the_theorems() -> None:
     start = np.full((1, 3), 1.0) / problem.omega
     alpha0 = 5 / problem.smoothness
     run = path.run(problem, start, np.zeros((30, 1), dtype=np.int64), alpha0, 1 / 50, problem.sigma)
-    lines = (run.theta[:, 0], run.g[:, 0], run.m[:, 0], run.applied[1:, 0])
-    understated = (problem.smoothness / 20, problem.gradient_bound / 20)
-    assert r3_path(problem.value, problem.grad, *lines, alpha0, *understated) < 0
+    assert r3_paths(problem, run, alpha0, problem.smoothness / 20, problem.gradient_bound / 20) < 0
 
 
 def test_the_repaired_bound_holds_for_a_thousand_noisy_seeds_at_the_largest_step_by_either_law() -> None:

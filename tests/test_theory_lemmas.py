@@ -91,11 +91,7 @@ def test_a4_fails_when_delta_is_below_sigma() -> None:
 )
 def test_a6_is_an_identity(g: Array, beta_hat: Array, i: int) -> None:
     beta_hat[1] = 0
-    alpha = np.append(0, 1 / np.sqrt(np.arange(1, 8)))
-    theta, m = np.zeros((8, 3)), np.zeros((8, 3))
-    for k in range(1, 7):
-        m[k] = g[k] + beta_hat[k] * m[k - 1]
-        theta[k + 1] = theta[k] - alpha[k] * m[k]
+    theta, m, alpha = path.unrolled(g, beta_hat)
     if norm(theta[i + 1] - theta[i]) + norm(theta[i] - theta[i - 1]) > 1e-6:
         assert lemmas.a6_constructed(theta, g, m, beta_hat, alpha, i) >= 0
 

@@ -73,3 +73,18 @@ def test_psi_is_what_makes_acmo_end_at_the_minimum_under_skewed_noise() -> None:
 
     assert offset("identity") < -0.15
     assert abs(offset("sqrt")) < 0.03
+
+
+@pytest.mark.parametrize(("beta", "delta", "drift"), [(1 / 50, 2.0, 3.2e-4), (0.9, 0.0, 0.27)])
+def test_without_psi_the_mean_step_at_the_minimum_is_not_zero_also_in_the_theorems_own_settings(
+    beta: float, delta: float, drift: float
+) -> None:
+    """E[m_t] at ∇f = 0, every sequence of 12 draws counted; m_t hardly remembers more."""
+    values, chances = np.array([-2.0, 2 / 9]), np.array([0.1, 0.9])
+    m, weight = values, chances
+    for _ in range(11):
+        g, before = (x.ravel() for x in np.meshgrid(values, m, indexing="ij"))
+        m = path.calibrated(g[:, None], before[:, None], beta, delta) * before + g
+        weight = np.outer(chances, weight).ravel()
+    assert weight.sum() == pytest.approx(1)
+    assert weight @ m == pytest.approx(drift, rel=0.15)

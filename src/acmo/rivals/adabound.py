@@ -1,6 +1,5 @@
 """AdaBound and AMSBound: Adam whose rates are clipped into bounds that close on an SGD rate."""
 
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -9,7 +8,8 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from acmo import checks
-from acmo.rivals.rival import Rival, alike, gradient, gradients, rate, real, stepped, wants_foreach
+from acmo.rivals.moments import LARGEST, NAMES, bias_correction, moments, moments_of_all
+from acmo.rivals.rival import Rival, options, rate, real
 
 
 class AdaBound(Rival):
@@ -66,19 +66,7 @@ class AdaBound(Rival):
         maximize: bool = False,
         foreach: bool | None = None,
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "betas": betas,
-            "final_lr": final_lr,
-            "gamma": gamma,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "amsbound": amsbound,
-            "decoupled_weight_decay": decoupled_weight_decay,
-            "maximize": maximize,
-            "foreach": foreach,
-        }
-        super().__init__(params, defaults)
+        super().__init__(params, options(locals()))
 
     def check(self, group: dict[str, Any]) -> None:
         """Also α* and γ; and lr > 0, or α_t / α_0 would have no meaning."""
@@ -101,16 +89,8 @@ class AdaBound(Rival):
     def update(self) -> None:
         """One step."""
         for group in self.param_groups:
-            params = stepped(group)
-            names = ("exp_avg", "exp_avg_sq") + (("max_exp_avg_sq",) if group["amsbound"] else ())
-            for p in params:
-                self.begin(p, *names)
-            if wants_foreach(group, params):
-                for same in alike(params):
-                    multi_tensor(same, [self.state[p] for p in same], group)
-            else:
-                for p in params:
-                    single_tensor(p, self.state[p], group)
+            names = (*NAMES, LARGEST) if group["amsbound"] else NAMES
+            self.update_group(group, names, single_tensor, multi_tensor)
 
 
 class Bounds(NamedTuple):
@@ -123,21 +103,15 @@ class Bounds(NamedTuple):
 
 def bounds(t: int, group: dict[str, Any]) -> Bounds:
     """η_l(t) and η_u(t) of the paper."""
-    (beta1, beta2), final, gamma = group["betas"], group["final_lr"], group["gamma"]
-    size = group["base_lr"] * math.sqrt(1 - beta2**t) / (1 - beta1**t)
+    final, gamma = group["final_lr"], group["gamma"]
+    size = group["base_lr"] * bias_correction(t, group)
     return Bounds(size, final * (1 - 1 / (gamma * t + 1)), final * (1 + 1 / (gamma * t)))
 
 
 def single_tensor(p: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
     """The truth."""
-    beta1, beta2 = group["betas"]
-    theta, m, v = real(p), real(state["exp_avg"]), real(state["exp_avg_sq"])
-    g = gradient(p, group)
-    m.lerp_(g, 1 - beta1)
-    v.mul_(beta2).addcmul_(g, g, value=1 - beta2)
-    if group["amsbound"]:
-        v_hat = real(state["max_exp_avg_sq"])
-        v = torch.maximum(v_hat, v, out=v_hat)
+    theta = real(p)
+    _, m, v = moments(p, state, group, group["amsbound"])
     size, lower, upper = bounds(state["step"], group)
     rates = v.sqrt().add_(group["eps"]).reciprocal_().mul_(size).clamp_(lower, upper)
     if group["decoupled_weight_decay"] and group["weight_decay"]:
@@ -147,17 +121,8 @@ def single_tensor(p: Tensor, state: dict[str, Any], group: dict[str, Any]) -> No
 
 def multi_tensor(params: Sequence[Tensor], states: Sequence[dict[str, Any]], group: dict[str, Any]) -> None:
     """The same on lists, with one list of temporaries."""
-    beta1, beta2 = group["betas"]
-    theta, m, v = [real(p) for p in params], *([real(s[name]) for s in states] for name in ("exp_avg", "exp_avg_sq"))
-    g = gradients(params, group)
-    torch._foreach_lerp_(m, g, 1 - beta1)
-    torch._foreach_mul_(v, beta2)
-    torch._foreach_addcmul_(v, g, g, 1 - beta2)
-    del g  # before the next list is made
-    if group["amsbound"]:
-        v_hat = [real(s["max_exp_avg_sq"]) for s in states]
-        torch._foreach_maximum_(v_hat, v)
-        v = v_hat
+    theta = [real(p) for p in params]
+    m, v = moments_of_all(params, states, group, group["amsbound"])
     sizes, lowers, uppers = zip(*(bounds(s["step"], group) for s in states), strict=True)
     rates = torch._foreach_sqrt(v)
     torch._foreach_add_(rates, group["eps"])

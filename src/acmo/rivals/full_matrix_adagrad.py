@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from acmo import checks
-from acmo.rivals.rival import Rival, gradient, rate, real, stepped
+from acmo.rivals.rival import Rival, gradient, options, rate, real, stepped
 
 
 class FullMatrixAdagrad(Rival):
@@ -51,9 +51,7 @@ class FullMatrixAdagrad(Rival):
         size_limit: int = 2048,
         maximize: bool = False,
     ) -> None:
-        super().__init__(
-            params, {"lr": lr, "weight_decay": weight_decay, "size_limit": size_limit, "maximize": maximize}
-        )
+        super().__init__(params, options(locals()))
 
     def check(self, group: dict[str, Any]) -> None:
         """Also the limit."""

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from acmo.rivals.rival import Rival, gradient, rate, real, stepped
+from acmo.rivals.moments import NAMES, moments
+from acmo.rivals.rival import Rival, gradient, options, rate, real, stepped
 
 VECTOR_LR = 50.0  # the authors' 0.05 for vectors over their 0.001 for the rest
 
@@ -60,15 +61,7 @@ class NDAdam(Rival):
         vector_axes: tuple[int, ...] | None = None,
         maximize: bool = False,
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "vector_axes": vector_axes,
-            "maximize": maximize,
-        }
-        super().__init__(params, defaults)
+        super().__init__(params, options(locals()))
 
     def check(self, group: dict[str, Any]) -> None:
         """Also the axes."""
@@ -94,7 +87,7 @@ class NDAdam(Rival):
             step = vectors if group["vector_axes"] else adam
             for p in stepped(group):
                 self._start_vectors(p, group)
-                step(p, self.begin(p, "exp_avg", "exp_avg_sq"), group)
+                step(p, self.begin(p, *NAMES), group)
 
     def _start_vectors(self, p: Tensor, group: dict[str, Any]) -> None:
         axes = group["vector_axes"]
@@ -119,10 +112,7 @@ def vectors(p: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
 def adam(p: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
     """One step of Adam, for what has no direction to preserve."""
     (beta1, beta2), t = group["betas"], state["step"]
-    m, v = real(state["exp_avg"]), real(state["exp_avg_sq"])
-    g = gradient(p, group)
-    m.lerp_(g, 1 - beta1)
-    v.mul_(beta2).addcmul_(g, g, value=1 - beta2)
+    _, m, v = moments(p, state, group)
     m_hat, v_hat = m / (1 - beta1**t), v / (1 - beta2**t)
     real(p).sub_(m_hat.div_(v_hat.sqrt_().add_(group["eps"])).mul_(rate(group)))
 

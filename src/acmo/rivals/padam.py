@@ -1,6 +1,5 @@
 """PAdam: between AMSGrad and SGD-momentum by the power of the second moment."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +8,8 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from acmo import checks
-from acmo.rivals.rival import Rival, alike, gradient, gradients, rate, real, stepped, wants_foreach
+from acmo.rivals.moments import LARGEST, NAMES, bias_correction, moments, moments_of_all
+from acmo.rivals.rival import Rival, options, rate, real
 
 
 class PAdam(Rival):
@@ -61,17 +61,7 @@ class PAdam(Rival):
         maximize: bool = False,
         foreach: bool | None = None,
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "partial": partial,
-            "weight_decay": weight_decay,
-            "bias_correction": bias_correction,
-            "maximize": maximize,
-            "foreach": foreach,
-        }
-        super().__init__(params, defaults)
+        super().__init__(params, options(locals()))
 
     def check(self, group: dict[str, Any]) -> None:
         """Also p."""
@@ -81,39 +71,19 @@ class PAdam(Rival):
     def update(self) -> None:
         """One step of Algorithm 1."""
         for group in self.param_groups:
-            params = stepped(group)
-            for p in params:
-                self.begin(p, "exp_avg", "exp_avg_sq", "max_exp_avg_sq")
-            if wants_foreach(group, params):
-                for same in alike(params):
-                    multi_tensor(same, [self.state[p] for p in same], group)
-            else:
-                for p in params:
-                    single_tensor(p, self.state[p], group)
+            self.update_group(group, (*NAMES, LARGEST), single_tensor, multi_tensor)
 
 
 def single_tensor(p: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
     """The truth."""
-    beta1, beta2 = group["betas"]
-    m, v, v_hat = (real(state[name]) for name in ("exp_avg", "exp_avg_sq", "max_exp_avg_sq"))
-    g = gradient(p, group)
-    m.lerp_(g, 1 - beta1)
-    v.mul_(beta2).addcmul_(g, g, value=1 - beta2)
-    torch.maximum(v_hat, v, out=v_hat)
+    _, m, v_hat = moments(p, state, group, largest=True)
     denominator = v_hat.sqrt().add_(group["eps"]).pow_(2 * group["partial"])
     real(p).sub_((m / denominator).mul_(correction(state["step"], group)).mul_(rate(group)))
 
 
 def multi_tensor(params: Sequence[Tensor], states: Sequence[dict[str, Any]], group: dict[str, Any]) -> None:
     """The same on lists, with one list of temporaries."""
-    beta1, beta2 = group["betas"]
-    m, v, v_hat = ([real(s[name]) for s in states] for name in ("exp_avg", "exp_avg_sq", "max_exp_avg_sq"))
-    g = gradients(params, group)
-    torch._foreach_lerp_(m, g, 1 - beta1)
-    torch._foreach_mul_(v, beta2)
-    torch._foreach_addcmul_(v, g, g, 1 - beta2)
-    del g  # before the next list is made
-    torch._foreach_maximum_(v_hat, v)
+    m, v_hat = moments_of_all(params, states, group, largest=True)
     update = torch._foreach_sqrt(v_hat)
     torch._foreach_add_(update, group["eps"])
     torch._foreach_pow_(update, -2 * group["partial"])
@@ -125,5 +95,4 @@ def multi_tensor(params: Sequence[Tensor], states: Sequence[dict[str, Any]], gro
 
 def correction(t: int, group: dict[str, Any]) -> float:
     """What bias correction makes of α, at a parameter's step t."""
-    beta1, beta2 = group["betas"]
-    return math.sqrt(1 - beta2**t) / (1 - beta1**t) if group["bias_correction"] else 1.0
+    return bias_correction(t, group) if group["bias_correction"] else 1.0

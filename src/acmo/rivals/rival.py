@@ -12,6 +12,8 @@ from torch.optim.optimizer import ParamsT
 from acmo import checks
 
 TensorList = list[Tensor] | tuple[Tensor, ...]
+Group = dict[str, Any]
+State = dict[str, Any]
 
 
 class Rival(Optimizer):
@@ -65,6 +67,24 @@ class Rival(Optimizer):
                 state[name] = torch.zeros_like(p, memory_format=torch.preserve_format)
         return state
 
+    def update_group(
+        self,
+        group: Group,
+        moments: Sequence[str],
+        single: Callable[[Tensor, State, Group], None],
+        multi: Callable[[Sequence[Tensor], Sequence[State], Group], None],
+    ) -> None:
+        """One step of a group, tensor by tensor or list by list."""
+        params = stepped(group)
+        for p in params:
+            self.begin(p, *moments)
+        if wants_foreach(group, params):
+            for same in alike(params):
+                multi(same, [self.state[p] for p in same], group)
+        else:
+            for p in params:
+                single(p, self.state[p], group)
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As torch's, but the state is copied: the one that was given does not change as this optimizer goes on."""
         super().load_state_dict({**state_dict, "state": copy.deepcopy(state_dict["state"])})
@@ -75,6 +95,11 @@ class Rival(Optimizer):
             for key, value in self.defaults.items():
                 if key != "differentiable":  # which torch has put there just now
                     group.setdefault(key, value)
+
+
+def options(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The defaults of a constructor that calls this with its ``locals()``: each argument is written once."""
+    return {name: value for name, value in arguments.items() if name not in ("self", "params", "__class__")}
 
 
 def stepped(group: dict[str, Any]) -> list[Tensor]:

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from acmo import checks
-from acmo.rivals.rival import Rival, gradient, rate, stepped
+from acmo.rivals.rival import Rival, gradient, options, rate, stepped
 
 
 class SM3(Rival):
@@ -51,7 +51,7 @@ class SM3(Rival):
         *,
         maximize: bool = False,
     ) -> None:
-        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "maximize": maximize})
+        super().__init__(params, options(locals()))
 
     def check(self, group: dict[str, Any]) -> None:
         """Also the momentum."""

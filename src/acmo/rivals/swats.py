@@ -1,6 +1,5 @@
 """SWATS: Adam that turns into SGD with momentum by itself, at a rate that it has found."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +8,8 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from acmo import checks
-from acmo.rivals.rival import Rival, gradient, rate, real, stepped
+from acmo.rivals.moments import NAMES, bias_correction, moments
+from acmo.rivals.rival import Rival, gradient, options, rate, real, stepped
 
 SHARED = ("adam_steps", "rate_average", "switch_step", "sgd_lr")  # θ is one vector: the same in every group
 
@@ -68,12 +68,7 @@ class SWATS(Rival):
         maximize: bool = False,
     ) -> None:
         defaults = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "tolerance": tolerance,
-            "maximize": maximize,
+            **options(locals()),
             "adam_steps": 0,  # k
             "rate_average": 0.0,  # λ_k
             "switch_step": None,
@@ -124,7 +119,7 @@ class SWATS(Rival):
                 if sgd:
                     sgd_step(p, self.begin(p, "momentum_buffer"), group)
                 else:
-                    pairs.append(adam_step(p, self.begin(p, "exp_avg", "exp_avg_sq"), group))
+                    pairs.append(adam_step(p, self.begin(p, *NAMES), group))
         if pairs:
             self._average(pairs)
 
@@ -144,18 +139,14 @@ class SWATS(Rival):
             if switch:
                 group["switch_step"], group["sgd_lr"], group["switch_lr"] = k, found, float(group["lr"])
                 for p in group["params"]:  # SGD has no use for them
-                    for name in ("exp_avg", "exp_avg_sq"):
+                    for name in NAMES:
                         self.state.get(p, {}).pop(name, None)
 
 
 def adam_step(p: Tensor, state: dict[str, Any], group: dict[str, Any]) -> tuple[Tensor, Tensor]:
     """One step of Adam; returns the step and the gradient that it was made from."""
-    (beta1, beta2), t = group["betas"], state["step"]
-    m, v = real(state["exp_avg"]), real(state["exp_avg_sq"])
-    g = gradient(p, group)
-    m.lerp_(g, 1 - beta1)
-    v.mul_(beta2).addcmul_(g, g, value=1 - beta2)
-    size = rate(group) * (math.sqrt(1 - beta2**t) / (1 - beta1**t))
+    g, m, v = moments(p, state, group)
+    size = rate(group) * bias_correction(state["step"], group)
     step = (m / v.sqrt().add_(group["eps"])).mul_(-size)
     real(p).add_(step)
     return step, g

@@ -1,11 +1,12 @@
 """``python -m acmo.theory``: run everything, print one table, write the figures."""
 
 import argparse
-import os
 import sys
 import time
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from acmo.theory import descent, figures
 from acmo.theory.errata import errata
@@ -31,15 +32,15 @@ def main(argv: list[str] | None = None) -> int:
 
     console = Console()
     table, good = new_table(), True
-    workers = max(1, min(4, os.cpu_count() or 1))
+    torch.set_num_threads(1)  # the rate has the other cores, and the networks are too small to share
     with (
-        Measurement(args.steps, args.seeds, workers=workers) as measurement,
+        Measurement(args.steps, args.seeds) as measurement,
         Progress(*Progress.get_default_columns(), TimeElapsedColumn(), console=console) as progress,
     ):
         bars = {
             "lemmas": progress.add_task("auxiliary problems, lemmas", total=len(TRIALS)),
             "errata": progress.add_task("errata", total=len(errata())),
-            "descent": progress.add_task("descent on digits", total=len(descent.OPTIMIZERS)),
+            "descent": progress.add_task("descent on digits", total=len(descent.OPTIMIZERS) + len(descent.COMPARED)),
             "rate": progress.add_task("rate of Theorem 4.1", total=1.0),
         }
         for name in TRIALS:

@@ -1,6 +1,5 @@
 """Theorem 4.1: what it asks for, what it promises, as printed and as repaired (the proof is in docs/theory.md)."""
 
-from collections.abc import Callable
 from math import log, sqrt
 from typing import Any, NamedTuple
 
@@ -10,6 +9,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from acmo.checks import at_least
 from acmo.theory.lemmas import BETA_MAX, Array, norm
+from acmo.theory.path import Path, Problem
 from acmo.theory.telescoping import carried
 
 
@@ -120,20 +120,18 @@ def convergence_bound(L: float, sigma: float, G: float, alpha0: float, T: int, g
     )
 
 
-def r3_path(
-    value: Callable[[Array], Array], grad: Callable[[Array], Array], theta: Array, g: Array, m: Array, beta_hat: Array,
-    alpha0: float, L: float, G: float,
-) -> float:  # fmt: skip
+def r3_paths(problem: Problem, run: Path, alpha0: float, L: float | None = None, G: float | None = None) -> Array:
     """Lemma R.3, no expectation in it: along *every* path of T steps, with λ and V of Lemma R.2,
 
     f(θ_{T+1}) − f(θ_1) ≤ −Σ (α_i + λ_{i−1}) ⟨∇f(θ_i), g_i⟩ + (2 + 17/200) V G² + (13/22) L Σ α_i² ‖m_i‖².
 
-    ``theta`` has rows θ_1 … θ_{T+1}; ``g`` and ``m`` rows 1 … T; ``beta_hat`` the applied β̂_2 … β̂_T.
+    The slack of each seed of ``run``; L and G are the problem's if not given.
     """
-    steps = len(g)
+    L, G = L or problem.smoothness, G or problem.gradient_bound
+    steps = len(run.g)
     alpha = alpha0 / np.sqrt(np.arange(1, steps + 1))
-    lam = carried(beta_hat, alpha0)
-    variation = np.abs(np.diff(lam)).sum()
-    along = ((alpha + lam[:steps]) * (grad(theta[:-1]) * g).sum(-1)).sum()
-    right = -along + (2 + 17 / 200) * variation * G**2 + 13 / 22 * L * (alpha**2 * norm(m) ** 2).sum()
-    return float(right - (value(theta[-1]) - value(theta[0])))
+    lam = carried(run.applied[1:].T, alpha0)  # [S, T + 2]
+    variation = np.abs(np.diff(lam)).sum(-1)
+    along = ((alpha + lam[:, :steps]) * (problem.grad(run.theta[:-1]) * run.g).sum(-1).T).sum(-1)
+    right = -along + (2 + 17 / 200) * variation * G**2 + 13 / 22 * L * (alpha[:, None] ** 2 * norm(run.m) ** 2).sum(0)
+    return np.asarray(right - (problem.value(run.theta[-1]) - problem.value(run.theta[0])))

@@ -20,7 +20,8 @@ from acmo.theory.lemmas import Array
 BATCH = 64
 PAST = 10
 GRID = (2.0, 1.0, 0.5, 0.1, 0.05, 0.01, 0.005, 0.001, 0.0005)
-COMMON = 0.05
+COMMON = 0.05  # the lr of a second look at those whose step is α times something like a gradient
+COMPARED = ("SGD", "SGD-momentum", "ACMo")
 
 OPTIMIZERS: dict[str, Callable[[Sequence[Tensor], float], Optimizer]] = {
     "SGD": lambda params, lr: SGD(params, lr=lr),
@@ -96,15 +97,20 @@ def train(name: str, lr: float, epochs: int, seed: int, watch: bool) -> tuple[fl
 def measure(epochs: int = 10, seeds: int = 3, tick: Callable[[], None] | None = None) -> list[Descent]:
     """Each optimizer at the lr of `GRID` with the lowest final training loss (a seed of its own), then ``seeds`` runs.
 
-    After them the three whose step is α times something like a gradient once more, all at lr `COMMON`.
+    After them `COMPARED` once more, all at lr `COMMON`. ``tick`` is called after each of the seven.
     """
     results = []
-    for name in OPTIMIZERS:
-        tuned = {lr: train(name, lr, epochs, 1000, watch=False)[0] for lr in GRID}
-        results.append(watched(name, min(tuned, key=tuned.__getitem__), epochs, seeds))
+    for name, lr in [*((name, None) for name in OPTIMIZERS), *((name, COMMON) for name in COMPARED)]:
+        results.append(watched(name, lr or best_lr(name, epochs), epochs, seeds))
         if tick:
             tick()
-    return results + [watched(name, COMMON, epochs, seeds) for name in OPTIMIZERS if name != "Adam"]
+    return results
+
+
+def best_lr(name: str, epochs: int) -> float:
+    """The lr of `GRID` with the lowest final training loss."""
+    tuned = {lr: train(name, lr, epochs, 1000, watch=False)[0] for lr in GRID}
+    return min(tuned, key=tuned.__getitem__)
 
 
 def watched(name: str, lr: float, epochs: int, seeds: int) -> Descent:

@@ -16,6 +16,11 @@ class Shown(NamedTuple):
     repaired: float
 
 
+def equation(left: float, printed: float, repaired: float) -> Shown:
+    """The slacks where an equation's right side was mended: to rounding, the repaired one agrees."""
+    return Shown(-abs(float(left - printed)), 1e-12 - abs(float(left - repaired)))
+
+
 @dataclass(frozen=True)
 class Erratum:
     """One row."""
@@ -51,6 +56,5 @@ def errata() -> list[Erratum]:
 def markdown() -> str:
     """The errata table of docs/theory.md."""
     head = "| key | where | printed | why it is wrong | repaired | effect on C_0, C_1 |\n|---|---|---|---|---|---|\n"
-    return head + "".join(
-        f"| `{x.key}` | {x.where} | {x.printed} | {x.wrong} | {x.repaired} | {x.effect} |\n" for x in errata()
-    )
+    rows = ((f"`{x.key}`", x.where, x.printed, x.wrong, x.repaired, x.effect) for x in errata())
+    return head + "".join("| " + " | ".join(cell.replace("|", r"\|") for cell in row) + " |\n" for row in rows)

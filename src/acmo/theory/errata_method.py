@@ -3,7 +3,7 @@
 import numpy as np
 
 from acmo.theory import auxiliary, lemmas
-from acmo.theory.errata import Shown, row
+from acmo.theory.errata import Shown, equation, row
 
 
 @row(
@@ -14,8 +14,7 @@ from acmo.theory.errata import Shown, row
 def sgd_alpha() -> Shown:
     """The product of one SGD step with its gradient."""
     alpha, g = 0.1, 2.0
-    product = -alpha * g * g
-    return Shown(-abs(product + g**2), -abs(product + alpha * g**2))
+    return equation((-alpha * g) * g, -(g**2), -alpha * g**2)
 
 
 @row(
@@ -75,7 +74,7 @@ def sgd_momentum() -> Shown:
     tau, t = np.arange(1, 5), 4
     printed = g[-1] + (beta**tau * g).sum()
     repaired = g[-1] + (beta ** (t - tau[:-1]) * g[:-1]).sum()
-    return Shown(-float(abs(printed - buffer)), 1e-12 - float(abs(repaired - buffer)))
+    return equation(buffer, printed, repaired)
 
 
 @row(
@@ -121,7 +120,7 @@ def acute_moment() -> Shown:
 @row(
     "acute-history", "1 and 3.2, (i)", printed="acute angles with the directions of previous mini-batches",
     wrong="the angle is with their weighted sum only: g = (1,0), (−.8,.6), (−.9,.4), β = 1, δ = 0: ⟨m_3, g_1⟩ < 0",
-    repaired="acute with g_t and m_{t−1}; how often with the past batches is measured below",
+    repaired="acute with g_t and m_{t−1}; how often the past batches' losses fall is measured: “Descent” above",
 )  # fmt: skip
 def acute_history() -> Shown:
     """⟨m_3, g_1⟩ and ⟨m_3, m_2⟩."""

@@ -7,7 +7,12 @@ import numpy as np
 
 from acmo.theory import lemmas, path, problems, telescoping
 from acmo.theory.bounds import convergence_bound, theorem_settings
-from acmo.theory.errata import Shown, row
+from acmo.theory.errata import Shown, equation, row
+
+
+def root(alpha0: float) -> Callable[[int], float]:
+    """α_t = α_0/√t."""
+    return lambda t: alpha0 / sqrt(t)
 
 
 def bowl_average(steps: int, start: float, alpha: Callable[[int], float], low: float = -np.inf) -> float:
@@ -44,7 +49,7 @@ def assumption_1() -> Shown:
 def shuffling() -> Shown:
     """−|E[g_2 | g_1 = 1] − ∇f| without and with replacement."""
     values = np.array([1.0, -1.0])
-    return Shown(-abs(float(values[1:].mean())), -abs(float(values.mean())))
+    return equation(0.0, values[1:].mean(), values.mean())
 
 
 @row(
@@ -70,11 +75,7 @@ def return_line() -> Shown:
 def projection() -> Shown:
     """Bound minus measured, T = 200 from θ = 2, with α_0 = 4/(5L)."""
     bound = convergence_bound(1.0, 0.0, 1.0, 0.8, 200, gap=sqrt(5) - 1).repaired
-
-    def alpha(t: int) -> float:
-        return 0.8 / sqrt(t)
-
-    return Shown(bound - bowl_average(200, 2.0, alpha, low=1.0), bound - bowl_average(200, 2.0, alpha))
+    return Shown(bound - bowl_average(200, 2.0, root(0.8), low=1.0), bound - bowl_average(200, 2.0, root(0.8)))
 
 
 @row(
@@ -86,7 +87,7 @@ def alpha_below() -> Shown:
     """Bound minus measured from θ = 3, T = 2000, with the steps 0.8 · 2^{−t} and 0.8/√t."""
     bound = convergence_bound(1.0, 0.0, 1.0, 0.8, 2000, gap=sqrt(10) - 1).repaired
     stuck = bowl_average(2000, 3.0, lambda t: 0.8 * 2.0 ** -min(t, 900))
-    return Shown(bound - stuck, bound - bowl_average(2000, 3.0, lambda t: 0.8 / sqrt(t)))
+    return Shown(bound - stuck, bound - bowl_average(2000, 3.0, root(0.8)))
 
 
 @row(
@@ -149,7 +150,7 @@ def gap() -> Shown:
     """Bound minus measured; L = G = 1, σ = 0."""
     alpha0 = theorem_settings(1.0, 0.0)["lr"]
     bound = convergence_bound(1.0, 0.0, 1.0, alpha0, 2**20, gap=sqrt(1 + 1e6) - 1)
-    measured = bowl_average(2**20, 1000.0, lambda t: alpha0 / sqrt(t))
+    measured = bowl_average(2**20, 1000.0, root(alpha0))
     return Shown(bound.printed - measured, bound.repaired - measured)
 
 

@@ -12,6 +12,17 @@ from acmo.theory.lemmas import Array
 class Problem(Protocol):
     """A finite sum whose constants are known."""
 
+    @property
+    def smoothness(self) -> float:
+        """L."""
+
+    @property
+    def gradient_bound(self) -> float:
+        """G."""
+
+    def value(self, theta: Array) -> Array:
+        """f(θ)."""
+
     def grad(self, theta: Array) -> Array:
         """∇f(θ)."""
 
@@ -50,3 +61,16 @@ def run(
         theta[k + 1] = theta[k] - alpha0 / np.sqrt(t) * m[k]
         before = m[k]
     return Path(theta, g, m, raw, applied)
+
+
+def unrolled(g: Array, beta_hat: Array) -> tuple[Array, Array, Array]:
+    """θ, m, α of the steps that given gradients and applied β̂ make with α_i = 1/√i, from θ_1 = 0.
+
+    Rows as in the paper: row 0 is θ_0 = θ_1 and m_0 = 0; ``g`` [T + 2, d] has the gradients in its rows 1 … T.
+    """
+    theta, m, alpha = np.zeros_like(g), np.zeros_like(g), np.zeros(len(g))
+    alpha[1:] = 1 / np.sqrt(np.arange(1, len(g)))
+    for i in range(1, len(g) - 1):
+        m[i] = g[i] + beta_hat[i] * m[i - 1]
+        theta[i + 1] = theta[i] - alpha[i] * m[i]
+    return theta, m, alpha

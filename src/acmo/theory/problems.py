@@ -48,10 +48,15 @@ class CosineSum:
         """G = A ω √d, for batches of any size."""
         return float(self.amplitude * self.omega * np.sqrt(self.phases.shape[1]))
 
+    @cached_property
+    def mean_wave(self) -> tuple[Array, Array]:
+        """|z_j| and arg z_j, [d] each: f is Σ_j A (1 − |z_j| cos(ωθ_j − arg z_j))."""
+        return np.abs(self.mean_phasor), np.angle(self.mean_phasor)
+
     def value(self, theta: Array) -> Array:
         """f(θ), over the last axis."""
-        turn = np.exp(1j * self.omega * theta)
-        return np.asarray(self.amplitude * (1 - (turn * self.mean_phasor.conj()).real).sum(-1))
+        depth, shift = self.mean_wave
+        return np.asarray(self.amplitude * (1 - depth * np.cos(self.omega * theta - shift)).sum(-1))
 
     def gap(self, theta: Array) -> Array:
         """f(θ) − min f."""
@@ -59,8 +64,8 @@ class CosineSum:
 
     def grad(self, theta: Array) -> Array:
         """∇f(θ)."""
-        turn = np.exp(1j * self.omega * theta)
-        return np.asarray(self.amplitude * self.omega * (turn * self.mean_phasor.conj()).imag)
+        depth, shift = self.mean_wave
+        return np.asarray(self.amplitude * self.omega * depth * np.sin(self.omega * theta - shift))
 
     def grad_of(self, theta: Array, i: npt.NDArray[np.int64]) -> Array:
         """∇f_i(θ), one i a row of θ: batches of one."""

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from acmo.theory import auxiliary, lemmas, path, telescoping
-from acmo.theory.bounds import r3_path, theorem_settings
+from acmo.theory.bounds import r3_paths, theorem_settings
 from acmo.theory.extras import extra
 from acmo.theory.lemmas import BETA_HAT_MAX, Array, norm
 from acmo.theory.problems import cosine_sum
@@ -133,11 +133,8 @@ def a6(rng: np.random.Generator) -> Array:
     """Lemma A.6."""
     slacks = []
     for _ in range(100):
-        beta_hat, alpha = np.append(0, rng.uniform(0, 1 / 12, 13)), np.append(0, 1 / np.sqrt(np.arange(1, 14)))
-        g, theta, m = rng.normal(size=(14, 3)), np.zeros((14, 3)), np.zeros((14, 3))
-        for i in range(1, 13):
-            m[i] = g[i] + beta_hat[i] * m[i - 1]
-            theta[i + 1] = theta[i] - alpha[i] * m[i]
+        g, beta_hat = rng.normal(size=(14, 3)), np.append(0, rng.uniform(0, 1 / 12, 13))
+        theta, m, alpha = path.unrolled(g, beta_hat)
         slacks += [lemmas.a6_constructed(theta, g, m, beta_hat, alpha, i) for i in range(2, 12)]
     return np.array(slacks)
 
@@ -169,11 +166,8 @@ def r3(rng: np.random.Generator) -> Array:
         alpha0 = 0.8 / problem.smoothness
         start = rng.uniform(-np.pi, np.pi, (20, 3)) / problem.omega
         run = path.run(problem, start, rng.integers(0, 6, (300, 20)), alpha0, 1 / 50, problem.sigma)
-        for j in range(20):
-            lines = (run.theta[:, j], run.g[:, j], run.m[:, j], run.applied[1:, j])
-            slack = r3_path(problem.value, problem.grad, *lines, alpha0, problem.smoothness, problem.gradient_bound)
-            slacks.append(slack / problem.amplitude)
-    return np.array(slacks)
+        slacks.append(r3_paths(problem, run, alpha0) / problem.amplitude)
+    return np.concatenate(slacks)
 
 
 TRIALS: dict[str, Callable[[np.random.Generator], Array | tuple[Array, Array]]] = {
