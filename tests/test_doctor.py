@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import torch
+
 from acmo import doctor, native
 
 
@@ -33,8 +35,35 @@ def test_the_self_test_fails_where_a_backend_is_wrong(capsys, monkeypatch):
     assert "FAIL cpu foreach" in capsys.readouterr().out
 
 
+def test_half_precision_has_room_and_still_sees_five_percent(monkeypatch):
+    """What rounding does is well inside the tolerance, and β̂ off by 5% well outside it, in every dtype."""
+    monkeypatch.setattr(doctor, "backends", lambda device: {"foreach": {"foreach": True}})
+
+    def ulps() -> list[tuple[float, float]]:
+        rows = [detail.split() for _, _, detail in doctor.self_test()]
+        assert len(rows) == len(doctor.ULPS)
+        return [(float(row[0]), float(row[2])) for row in rows]
+
+    assert all(found <= 0.5 * allowed for found, allowed in ulps())
+    monkeypatch.setattr("acmo.foreach.solve", lambda *args: _scaled(doctor_solve(*args), 0.95))
+    assert all(found > 2 * allowed for found, allowed in ulps())
+
+
+def test_ulps_are_those_of_the_largest_number_that_went_in():
+    one, two = torch.ones(1), torch.full((1,), 2.0)
+    assert doctor.ulps(one + 3 * 2**-23, one) == 3
+    assert doctor.ulps(one + 4 * 2**-23, one, two) == 2
+    assert doctor.ulps(one.bfloat16() + 2**-7, one.bfloat16()) == 1
+    assert doctor.ulps(torch.tensor([torch.nan]), one) == torch.inf
+    assert doctor.ulps(torch.tensor([torch.inf]), torch.tensor([torch.inf])) == 0
+
+
+def _scaled(scalars, factor):
+    return scalars._replace(beta_hats=[factor * b for b in scalars.beta_hats])
+
+
 def _halved(scalars):
-    return scalars._replace(beta_hats=[b / 2 for b in scalars.beta_hats])
+    return _scaled(scalars, 0.5)
 
 
 from acmo.calibration import solve as doctor_solve  # noqa: E402  the true one, before it is patched

@@ -128,6 +128,42 @@ def test_a_run_that_was_stopped_draws_as_the_unbroken_one():
         assert v.tolist() == left[-1]
 
 
+@pytest.mark.parametrize("sampler_first", [True, False])
+def test_the_order_in_which_optimizer_and_sampler_are_loaded_does_not_matter(sampler_first: bool):
+    def broken_off() -> tuple[Tensor, acmo.ACMo, acmo.IterateSampler]:
+        w, opt = make()
+        sampler = acmo.IterateSampler(opt, seed=4)
+        walk(w, opt, LRS[:2])
+        w.grad = torch.full((2,), math.nan)
+        opt.step()
+        return w, opt, sampler
+
+    w, opt, sampler = broken_off()
+    v, other = make()
+    resumed = acmo.IterateSampler(other)
+    loads = [lambda: resumed.load_state_dict(sampler.state_dict()), lambda: other.load_state_dict(opt.state_dict())]
+    for load in loads if sampler_first else reversed(loads):
+        load()
+    with torch.no_grad():
+        v.copy_(w)
+    walk(w, opt, LRS[3:])
+    walk(v, other, LRS[3:])
+    assert (resumed.steps, resumed.step) == (sampler.steps, sampler.step)
+    assert resumed.steps == 5
+    assert torch.equal(resumed.sample()[0], sampler.sample()[0])
+
+
+def test_a_sampler_that_was_removed_leaves_no_hook():
+    w, opt = make()
+    sampler = acmo.IterateSampler(opt)
+    sampler.remove()
+    walk(w, opt, [0.1])
+    opt.load_state_dict(opt.state_dict())
+    assert sampler.steps == 0
+    assert not opt._optimizer_load_state_dict_post_hooks
+    assert not opt._optimizer_step_post_hooks
+
+
 def test_the_order_is_that_of_the_param_groups_and_any_optimizer_will_do():
     a, b = torch.ones(2, requires_grad=True), torch.ones(3, 1, requires_grad=True)
     sgd = torch.optim.SGD([{"params": [a]}, {"params": [b], "lr": 5.0}], lr=0.1)

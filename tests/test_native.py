@@ -68,6 +68,11 @@ def update(
     return list(kernel.update(numel, p_dtype, m_dtype, pointers(p), pointers(m), pointers(g), coef, threads))
 
 
+def in_range(m: torch.Tensor) -> torch.Tensor:
+    """A moment in float16 saturates."""
+    return m.clamp(-65504, 65504) if m.dtype == torch.float16 else m
+
+
 def bits(x: torch.Tensor) -> bytes:
     return x.view(torch.uint8).numpy().tobytes()
 
@@ -183,9 +188,9 @@ def test_all_65536_patterns_decode_as_in_torch(kernel: Kernel, isa: str, dtype: 
     same_m = torch.zeros(2**16, dtype=dtype)
     p = torch.zeros(2**16, dtype=dtype)
     update(kernel, [p], [same_m], [patterns], [1.0, 0.0, 0.0, 1.0, -1.0])
-    for got in (same_m, p):
+    for got, wanted in ((same_m, in_range(patterns)), (p, patterns)):
         assert torch.equal(got.isnan(), patterns.isnan())
-        assert torch.equal(got[~patterns.isnan()], patterns[~patterns.isnan()])
+        assert torch.equal(got[~patterns.isnan()], wanted[~patterns.isnan()])
 
 
 @pytest.mark.parametrize("isa", ["x86-64", "x86-64-v3", "x86-64-v4", "default"])
@@ -206,7 +211,7 @@ def test_rounding_is_that_of_torch(kernel: Kernel, isa: str, source: torch.dtype
     values = torch.cat([some, ties, half_ties, edges, -edges]).to(source)
     m, p = torch.zeros(len(values), dtype=dtype), torch.zeros(len(values), dtype=source)
     update(kernel, [p], [m], [values], [1.0, 0.0, 0.0, 1.0, 0.0])
-    want = values.to(dtype)
+    want = in_range(values.to(dtype))
     number = ~want.isnan()
     assert torch.equal(m.isnan(), want.isnan())
     assert bits(m[number].abs()) == bits(want[number].abs())  # −0 comes out as +0, from g + 0 m

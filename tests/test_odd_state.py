@@ -1,13 +1,16 @@
 """State and tensors that a kernel with bare addresses must not trust: an error or the right number, never a crash."""
 
+import copy
+
 import pytest
 import torch
-from backends import every_backend
+from backends import FOREACH, REFERENCE, every_backend
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 
 from acmo import ACMo
+from acmo.projections import Box
 
 
 def stepped(backend, **options):
@@ -108,3 +111,223 @@ def test_a_projection_that_writes_in_place_cannot_touch_a_step_that_was_skipped(
     p.grad = torch.tensor([torch.nan, 1.0])
     opt.step()
     assert torch.equal(p, torch.tensor([-1.0, 2.0]))
+
+
+NAN, INF = float("nan"), float("inf")
+NONSENSE = {
+    "step-nan": ("step", torch.tensor(NAN), "nan"),
+    "step-negative": ("step", torch.tensor(-1.0), "-1"),
+    "step-fractional": ("step", 2.5, r"2\.5"),
+    "step-two": ("step", torch.tensor([1.0, 2.0]), r"1\., 2\."),
+    "step-word": ("step", "three", "three"),
+    "step-infinite": ("step", INF, "inf"),
+    "beta_hat-nan": ("beta_hat", torch.tensor([NAN]), "nan"),
+    "beta_hat-negative": ("beta_hat", -0.5, r"-0\.5"),
+    "beta_hat-three": ("beta_hat", torch.ones(3), r"1\., 1\., 1\."),
+    "moment-nan": ("momentum_buffer", torch.tensor([1.0, NAN, 1.0]), "nan"),
+    "moment-infinite": ("momentum_buffer", torch.tensor([1.0, INF, 1.0]), "inf"),
+    "moment-word": ("momentum_buffer", "x", "'x'"),
+    "moment-number": ("momentum_buffer", 1.0, r"1\.0"),
+    "moment-shape": ("momentum_buffer", torch.ones(4), r"\(4,\)"),
+    "moment-complex": ("momentum_buffer", torch.ones(3, dtype=torch.complex64), "complex64"),
+    "moment-integer": ("momentum_buffer", torch.ones(3, dtype=torch.int64), "int64"),
+    "moment-sparse": ("momentum_buffer", torch.ones(3).to_sparse(), "sparse"),
+    "moment-meta": ("momentum_buffer", torch.ones(3, device="meta"), "meta"),
+}
+
+
+def named(backend, steps, **options):
+    params = [("first", nn.Parameter(torch.ones(2))), ("second", nn.Parameter(torch.ones(3)))]
+    opt = ACMo([{"params": params[:1]}, {"params": params[1:], "lr": 0.2}], **backend, **options)
+    for t in range(steps):
+        for _, p in params:
+            p.grad = torch.full_like(p, 1.0 + t)
+        opt.step()
+    return opt
+
+
+def refused(opt, state, match, error=ValueError):
+    """A load that fails must leave everything as it was, to the bit, and the state that was given too."""
+    before, given = copy.deepcopy(opt.state_dict()), copy.deepcopy(state)
+    with pytest.raises(error, match=match):
+        opt.load_state_dict(state)
+    assert opt.state_dict()["param_groups"] == before["param_groups"]
+    assert opt.state_dict()["state"].keys() == before["state"].keys()
+    for i, kept in before["state"].items():
+        now = opt.state_dict()["state"][i]
+        assert now.keys() == kept.keys()
+        assert all((now[key].dtype, now[key].shape) == (x.dtype, x.shape) for key, x in kept.items())
+        assert all(torch.equal(now[key], x) for key, x in kept.items())
+    assert repr(state) == repr(given)
+
+
+@every_backend
+@pytest.mark.parametrize("case", NONSENSE)
+def test_a_state_with_nonsense_is_refused_by_parameter_key_and_value_and_changes_nothing(case, backend):
+    key, value, quoted = NONSENSE[case]
+    state = copy.deepcopy(named(backend, 3, psi="sqrt").state_dict())
+    state["state"][1][key] = value
+    opt = named(backend, 1, psi="sqrt", delta=0.5)
+    refused(opt, state, rf"(?s){key} of parameter 1 \('second'\).*{quoted}", (ValueError, TypeError))
+
+
+@pytest.mark.parametrize(
+    ("rival", "options", "steps", "quoted"),
+    [
+        (torch.optim.Adam, {}, 2, "exp_avg"),
+        (torch.optim.Adam, {}, 0, r"betas=\(0\.9, 0\.999\)"),
+        (torch.optim.NAdam, {}, 2, "mu_product"),
+        (torch.optim.RMSprop, {"momentum": 0.9}, 2, "square_avg"),  # its momentum_buffer is of another kind
+        (torch.optim.Adagrad, {}, 0, "sum"),
+    ],
+)
+def test_the_state_of_an_optimizer_that_is_not_sgd_is_refused(rival, options, steps, quoted):
+    params = [nn.Parameter(torch.ones(3))]
+    other = rival(params, lr=0.1, **options)
+    for _ in range(steps):
+        params[0].grad = torch.ones(3)
+        other.step()
+    _, opt = stepped({})
+    refused(opt, other.state_dict(), quoted)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "quoted"),
+    [
+        ("lr", "0.1", r"lr.*'0\.1'"),
+        ("maximize", "no", "maximize.*'no'"),
+        ("momentum_dtype", torch.float8_e4m3fn, "momentum_dtype.*float8"),
+        ("skipped_steps", -3, "skipped_steps of group 1.*-3"),
+        ("param_names", ["a", "b"], r"param_names of group 1.*\['a', 'b'\]"),
+    ],
+)
+def test_a_state_with_bad_options_is_refused_and_changes_nothing(key, value, quoted):
+    state = named({}, 2).state_dict()
+    state["param_groups"][1][key] = value
+    refused(named({}, 1), state, rf"(?s){quoted}", (ValueError, TypeError))
+
+
+def test_what_is_no_state_of_an_optimizer_is_refused():
+    _, opt = stepped({})
+    refused(opt, {"weight": torch.ones(3)}, "no 'state'.*weight")
+    refused(opt, opt.state_dict() | {"state": {0: [1.0]}}, r"parameter 0 has \[1\.0\]")
+
+
+def test_a_moment_that_overflows_its_new_dtype_is_refused():
+    p, opt = stepped({})
+    opt.state[p]["momentum_buffer"].fill_(1e6)
+    low = ACMo([nn.Parameter(torch.ones(3))], momentum_dtype=torch.float16)
+    state = opt.state_dict()
+    del state["param_groups"][0]["momentum_dtype"]
+    refused(low, state, r"momentum_buffer of parameter 0 .*float16.*inf")
+
+
+def test_a_real_moment_is_not_loaded_for_a_complex_parameter():
+    opt = ACMo([nn.Parameter(torch.ones(3, dtype=torch.complex64))])
+    state = opt.state_dict()
+    state["param_groups"][0]["momentum_dtype"] = torch.float32
+    refused(opt, state, "momentum_dtype=torch.float32.*complex64")
+
+
+def test_under_propagate_a_state_comes_back_with_the_nan_that_it_was_saved_with():
+    p, opt = stepped({}, nonfinite="propagate")
+    p.grad = torch.tensor([1.0, NAN, 1.0])
+    opt.step()
+    opt.load_state_dict(opt.state_dict())
+    assert opt.state[p]["momentum_buffer"].isnan().any()
+
+
+@every_backend
+@pytest.mark.parametrize("step", [4, 4.0, torch.tensor([4.0]), torch.tensor(4)], ids=repr)
+def test_a_whole_number_loads_in_any_guise(step, backend):
+    p, opt = stepped(backend)
+    opt.load_state_dict(opt.state_dict() | {"state": {0: {"momentum_buffer": None, "step": step}}})
+    assert opt.state[p]["step"].shape == ()
+    opt.step()
+    assert float(opt.state[p]["step"]) == 5
+
+
+def test_a_state_loads_where_values_cannot_be_looked_at():
+    with FakeTensorMode():
+        p = nn.Parameter(torch.ones(3))
+        opt = ACMo([p], foreach=True, psi="sqrt")
+        state = {"momentum_buffer": torch.ones(3), "step": torch.ones(()), "beta_hat": torch.ones(1)}
+        opt.load_state_dict(opt.state_dict() | {"state": {0: state}})
+        assert opt.state[p]["momentum_buffer"].shape == (3,)
+
+
+@every_backend
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_a_moment_in_float16_saturates_where_the_gradient_is_beyond_its_range(backend, dtype):
+    huge = 60000.0 if dtype == torch.float16 else 1e5
+    p = torch.zeros(3, dtype=dtype, requires_grad=True)
+    opt = ACMo([p], lr=1e-6, momentum_dtype=torch.float16, **backend)
+    for _ in range(3):
+        p.grad = torch.tensor([huge, -huge, 1.0], dtype=dtype)
+        opt.step()
+    assert opt.state[p]["momentum_buffer"].isfinite().all()
+    assert opt.state[p]["momentum_buffer"][:2].tolist() == [65504.0, -65504.0]
+    assert p.isfinite().all()
+    assert opt.skipped_steps == 0
+
+
+@every_backend
+def test_steps_under_inference_mode_are_those_outside(backend):
+    a, b = (torch.ones(4, requires_grad=True) for _ in range(2))
+    one, other = ACMo([a], **backend), ACMo([b], **backend)
+    for _ in range(3):
+        a.grad, b.grad = torch.arange(4.0), torch.arange(4.0)
+        one.step()
+        with torch.inference_mode():
+            other.step()
+    assert torch.equal(a, b)
+
+
+@every_backend
+def test_a_shallow_copy_shares_the_state_and_what_is_known_of_it(backend):
+    a, b = (torch.ones(4, requires_grad=True) for _ in range(2))
+    one, other = ACMo([a], **backend), ACMo([b], **backend)
+    twin = copy.copy(one)
+    for t in range(6):
+        a.grad, b.grad = torch.arange(4.0) + t, torch.arange(4.0) + t
+        (one if t % 2 else twin).step()
+        other.step()
+    assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("backend", [REFERENCE, FOREACH, {}])
+def test_a_gradient_of_another_dtype_keeps_its_range_and_precision(backend):
+    p = torch.zeros(2, dtype=torch.float16, requires_grad=True)
+    p.grad_dtype = torch.float32
+    p.grad = torch.tensor([1e5, 1.0])
+    opt = ACMo([p], lr=1e-6, momentum_dtype=torch.float32, **backend)
+    opt.step()
+    assert opt.state[p]["momentum_buffer"].tolist() == [1e5, 1.0]
+
+
+@every_backend
+def test_an_option_of_the_whole_optimizer_edited_in_one_group_is_refused(backend):
+    params = [torch.ones(2, requires_grad=True) for _ in range(2)]
+    opt = ACMo([{"params": [p]} for p in params], **backend)
+    for p in params:
+        p.grad = torch.ones(2)
+    opt.step()
+    opt.param_groups[1]["norm_scope"] = "tensor"
+    with pytest.raises(ValueError, match="norm_scope is one for the whole optimizer"):
+        opt.step()
+    for group in opt.param_groups:
+        group["norm_scope"] = "tensors"
+    with pytest.raises(ValueError, match="'tensors'"):
+        opt.step()
+
+
+@every_backend
+def test_a_projection_stays_with_its_group_when_another_is_removed(backend):
+    params = [torch.ones(2, requires_grad=True) for _ in range(2)]
+    groups = [{"params": [params[0]]}, {"params": [params[1]], "projection": Box(-0.5, 0.5)}]
+    opt = ACMo(groups, **backend)
+    opt.param_groups.pop(0)
+    params[1].grad = torch.ones(2)
+    opt.step()
+    assert params[1].tolist() == [0.5, 0.5]
+    assert "projection" not in opt.state_dict()["param_groups"][0]

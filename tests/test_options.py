@@ -35,6 +35,9 @@ BAD: list[tuple[str, Any, str]] = [
     ("lr", -0.1, r"-0\.1"),
     ("lr", float("nan"), "nan"),
     ("lr", "fast", "fast"),
+    ("lr", "0.1", r"'0\.1'"),
+    ("lr", torch.tensor(1j), "1j"),
+    ("momentum", "0.9", r"'0\.9'"),
     ("lr", torch.tensor([0.1, 0.2]), "2"),
     ("momentum", -0.1, r"-0\.1"),
     ("momentum", 1.2, r"1\.2"),
@@ -50,7 +53,14 @@ BAD: list[tuple[str, Any, str]] = [
     ("momentum_dtype", torch.int32, "int32"),
     ("momentum_dtype", torch.complex64, "complex64"),
     ("momentum_dtype", "bfloat16", "bfloat16"),
+    ("momentum_dtype", torch.float8_e4m3fn, "float8_e4m3fn"),
     ("projection", 3.0, r"3\.0"),
+    ("process_group", 1, "1"),
+    ("maximize", "no", "'no'"),
+    ("decoupled_weight_decay", 0.0, r"0\.0"),
+    ("differentiable", None, "None"),
+    ("foreach", "yes", "'yes'"),
+    ("fused", 1, "1"),
 ]
 
 
@@ -60,7 +70,7 @@ def test_a_bad_value_is_named_and_quoted(name: str, value: Any, quoted: str):
         acmo.ACMo([parameter()], **{name: value})
 
 
-PER_GROUP = [b for b in BAD if b[0] not in ("norm_scope", "psi", "max_grad_norm", "nonfinite")]
+PER_GROUP = [b for b in BAD if b[0] not in ("norm_scope", "psi", "max_grad_norm", "nonfinite", "process_group")]
 
 
 @pytest.mark.parametrize(("name", "value", "quoted"), PER_GROUP, ids=[f"{n}={v}" for n, v, _ in PER_GROUP])
@@ -106,6 +116,25 @@ def test_an_empty_parameter_list_is_refused():
 def test_a_moment_of_another_dtype_with_complex_parameters_is_refused():
     with pytest.raises(ERRORS, match=r"(?s)momentum_dtype.*complex|complex.*momentum_dtype"):
         acmo.ACMo([parameter(dtype=torch.complex64)], momentum_dtype=torch.float32)
+
+
+UNFIT = {
+    "float8": (torch.zeros(2).to(torch.float8_e5m2), "float8_e5m2"),
+    "sparse": (torch.eye(2).to_sparse(), "sparse_coo"),
+    "expanded": (torch.zeros(2, 1).expand(2, 3), r"expanded.*\(2, 3\).*\(1, 0\)"),
+}
+
+
+@pytest.mark.parametrize("kind", UNFIT)
+def test_a_parameter_that_cannot_be_stepped_is_refused_by_name(kind: str):
+    tensor, quoted = UNFIT[kind]
+    good = parameter()
+    with pytest.raises(ValueError, match=rf"(?s)parameter 1 .*{quoted}"):
+        acmo.ACMo([good, tensor])
+    opt = acmo.ACMo([("good", good)])
+    with pytest.raises(ValueError, match=rf"(?s)parameter 'bad' .*{quoted}"):
+        opt.add_param_group({"params": [("bad", tensor)]})
+    assert len(opt.param_groups) == 1
 
 
 @every_backend
@@ -161,18 +190,19 @@ def test_every_plain_option_is_in_the_defaults_and_in_the_groups():
 @every_backend
 def test_a_tensor_lr_steps_as_the_float_does_and_can_be_changed_in_place(backend: Backend):
     results = []
-    for lr in (0.1, torch.tensor(0.1)):
-        p = torch.ones(3, requires_grad=True)
-        opt = acmo.ACMo([p], lr=lr, weight_decay=0.1, decoupled_weight_decay=True, **backend)
+    for lr in (0.1, torch.tensor(0.1), torch.tensor([0.1])):
+        p, q = torch.ones(3, requires_grad=True), torch.ones((), requires_grad=True)
+        opt = acmo.ACMo([p, q], lr=lr, weight_decay=0.1, decoupled_weight_decay=True, **backend)
         for factor in (1.0, 0.5, 0.5):
             if isinstance(lr, torch.Tensor):
                 lr.fill_(0.1 * factor)
             else:
                 opt.param_groups[0]["lr"] = 0.1 * factor
-            p.grad = torch.tensor([1.0, -2.0, 3.0])
+            p.grad, q.grad = torch.tensor([1.0, -2.0, 3.0]), torch.ones(())
             opt.step()
-        results.append(p.detach())
-    torch.testing.assert_close(*results)
+        assert q.shape == ()
+        results.append(torch.cat((p.detach(), q.detach().reshape(1))))
+    torch.testing.assert_close(results[1:], results[:1] * 2)
 
 
 def test_a_closure_is_evaluated_with_gradients_and_its_loss_returned():
@@ -205,3 +235,16 @@ def test_torchs_schedulers_can_cycle_the_momentum(schedule: Any):
         scheduler.step()
         seen.add(opt.param_groups[0]["momentum"])
     assert len(seen) > 2
+
+
+@every_backend
+def test_integers_come_along_and_are_passed_by_unless_they_get_a_gradient(backend: Backend):
+    quantised = torch.nn.Parameter(torch.zeros(2, dtype=torch.int64), requires_grad=False)
+    p = parameter()
+    opt = acmo.ACMo([quantised, p], **backend)
+    p.grad = torch.ones_like(p)
+    opt.step()
+    assert quantised not in opt.state
+    quantised.grad = torch.ones(2, dtype=torch.int64)
+    with pytest.raises(ValueError, match="int64"):
+        opt.step()

@@ -14,6 +14,7 @@ from scenario import GROUPS, SHAPES, Scenario, decayed
 from scipy.optimize import minimize
 
 import acmo
+from acmo.options import check_params
 from acmo.projections import Box, L2Ball, NonNegative, Simplex
 
 vectors = st.lists(st.floats(-50, 50), min_size=1, max_size=12).map(lambda v: torch.tensor(v, dtype=torch.float64))
@@ -130,11 +131,114 @@ def test_parameters_without_a_gradient_are_not_projected(backend: Backend):
     assert b.tolist() == [5, 5]
 
 
+DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=["f16", "bf16", "f32", "f64"])
+
+
+@every_dtype
+@pytest.mark.parametrize("n", [3, 1000, 300_000])
+@pytest.mark.parametrize("spread", [0.0, 1e-3, 30.0])
+def test_the_simplex_is_met_as_well_as_the_dtype_allows(spread: float, n: int, dtype: torch.dtype):
+    x = (torch.randn(n, generator=torch.Generator().manual_seed(0)) * spread).to(dtype)
+    y = Simplex()(x)
+    assert (y.dtype, y.shape) == (x.dtype, x.shape)
+    assert y.min() >= 0
+    # Not the sum of n roundings: one, of the largest entry.
+    assert abs(float(y.double().sum()) - 1) <= max(torch.finfo(dtype).eps * float(y.max()), 1e-13)
+    # Each entry is one of the two numbers around the true one, so none is further from it than a step of the dtype.
+    true = Simplex()(x.double())
+    step = torch.finfo(dtype).eps * torch.maximum(true, torch.tensor(torch.finfo(dtype).tiny, dtype=torch.float64))
+    assert ((y.double() - true).abs() <= step * (1 + 1e-9) + 1e-15).all()
+
+
+@every_dtype
+@pytest.mark.parametrize("n", [1, 3, 1000, 300_000])
+@pytest.mark.parametrize("size", [1.0, 1e4])
+def test_the_ball_is_never_left_by_rounding(size: float, n: int, dtype: torch.dtype):
+    x = (torch.randn(n, generator=torch.Generator().manual_seed(0)).clamp(-6, 6) * size).to(dtype)
+    x[0] = size
+    y = L2Ball(0.3)(x)
+    slack = 1e-13 if dtype == torch.float64 else 0.0
+    assert float(y.double().norm()) <= 0.3 * (1 + slack)
+    assert ((y.double() - L2Ball(0.3)(x.double())).abs() <= torch.finfo(dtype).eps * 0.3).all()
+    if dtype != torch.float64:
+        assert torch.equal(L2Ball(0.3)(y), y)
+
+
+@pytest.mark.parametrize(("dtype", "huge"), [(torch.float32, 1e38), (torch.float64, 1e300), (torch.float16, 6e4)])
+def test_huge_entries_are_projected_like_others(dtype: torch.dtype, huge: float):
+    x = torch.tensor([huge, -huge, huge / 2], dtype=dtype)
+    expected = torch.tensor([2.0, -2.0, 1.0], dtype=dtype)
+    torch.testing.assert_close(L2Ball(3.0)(x), expected)
+    assert Simplex()(x).tolist() == [1, 0, 0]
+    assert Simplex()(x.abs()).tolist() == [0.5, 0.5, 0]
+
+
+def test_tiny_entries_are_projected_like_others():
+    x = torch.tensor([6e-200, 8e-200], dtype=torch.float64)
+    torch.testing.assert_close(L2Ball(5e-200)(x) * 1e200, torch.tensor([3.0, 4.0], dtype=torch.float64))
+    assert torch.equal(L2Ball(1e-199)(x), x)
+
+
+@pytest.mark.parametrize("project", [L2Ball(0.5), Simplex()], ids=lambda x: getattr(x, "__name__", repr(x)))
+def test_projections_are_differentiable_and_let_nan_through(project: Any):
+    x = torch.tensor([0.3, -0.7, 1.2], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(project, x)
+    low = x.detach().half().requires_grad_()
+    project(low)[0].backward()
+    exact = torch.autograd.grad(project(x)[0], x)[0]
+    assert low.grad is not None
+    torch.testing.assert_close(low.grad.double(), exact, rtol=1e-2, atol=1e-2)
+    assert project(torch.tensor([1.0, float("nan")])).isnan().any()
+
+
+def test_the_ball_takes_a_complex_entry_as_two():
+    x = torch.tensor([[3 + 4j, 0], [0, 12j]], dtype=torch.complex64).T
+    y = L2Ball(6.5)(x)
+    torch.testing.assert_close(y, x / 2)
+
+
+@pytest.mark.parametrize("bounds", [("0", "1"), (None, 1.0), (0.0, [1.0])])
+def test_a_box_needs_numbers(bounds: Any):
+    with pytest.raises(TypeError, match=r"Box's (lo|hi) must be a number"):
+        Box(*bounds)
+
+
+class Sharded(torch.nn.Parameter):
+    """A plain parameter that bears the mark of an engine that shards."""
+
+    _is_flat_param = True
+
+
+@pytest.mark.parametrize(
+    "projection", [L2Ball(1.0), Simplex(), torch.relu], ids=lambda x: getattr(x, "__name__", repr(x))
+)
+def test_what_needs_all_entries_is_refused_on_a_shard(projection: Any):
+    group = {"params": [Sharded(torch.ones(2))], "param_names": ["w"], "momentum_dtype": None, "projection": projection}
+    with pytest.raises(ValueError, match=r"(?s)projection=.*'w'.*elementwise"):
+        check_params(group)
+    check_params(group | {"params": [torch.nn.Parameter(torch.ones(2))]})
+
+
+def halved(x: torch.Tensor) -> torch.Tensor:
+    return x / 2
+
+
+halved.elementwise = True  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "projection", [Box(0.0, 1.0), NonNegative(), halved], ids=lambda x: getattr(x, "__name__", repr(x))
+)
+def test_what_works_entry_by_entry_is_taken_on_a_shard(projection: Any):
+    check_params({"params": [Sharded(torch.ones(2))], "momentum_dtype": None, "projection": projection})
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "f16"])
 def test_the_simplex_of_many_low_precision_entries_still_sums_to_one(dtype: torch.dtype):
     p = torch.zeros(1000, dtype=dtype, requires_grad=True)
     opt = acmo.ACMo([p], lr=0.1, projection=Simplex())
     p.grad = torch.randn(1000, generator=torch.Generator().manual_seed(0)).to(dtype)
     opt.step()
-    assert float(p.detach().double().sum()) == pytest.approx(1, abs=0.05)
+    assert float(p.detach().double().sum()) == pytest.approx(1, abs=torch.finfo(dtype).eps * float(p.detach().max()))
     assert p.min() >= 0

@@ -6,34 +6,39 @@ import torch
 from torch import Tensor
 
 from acmo.calibration import Scalars, solve
-from acmo.norms import inners, over_shards, squares
-from acmo.parts import Group, Part, Record, Rules, arithmetic_dtype, record
+from acmo.norms import inners, squares
+from acmo.parts import Group, Part, Record, Rules, arithmetic_dtype, numels, record
+from acmo.sharding import home, over_shards
 
 TensorList = list[Tensor] | tuple[Tensor, ...]
 
 
 def step(parts: Sequence[Part], groups: Sequence[Group], rules: Rules) -> Record:
     """One step of ACMo: pass 1 for the norms, the scalars, pass 2 for m and θ."""
-    home = parts[0].params[0].device
-    rows = over_shards([sums(part, groups[part.group], rules).to(home) for part in parts], parts)
-    scalars = solve(parts, groups, rules, rows)
-    new_sqs = [update(part, groups[part.group], rules, scalars, k).to(home) for k, part in enumerate(parts)]
+    if not torch.compiler.is_compiling():
+        for part in parts:
+            numels(part.params, part.moments, part.grads)
+    like = home(parts, rules.process_group)
+    rows, doubt = over_shards([sums(part, groups[part.group], rules).to(like) for part in parts], parts)
+    scalars = solve(parts, groups, rules, rows, doubt)
+    new_sqs = [update(part, groups[part.group], rules, scalars, k).to(like) for k, part in enumerate(parts)]
     return finish(parts, scalars, rows, new_sqs)
 
 
 def sums(part: Part, group: Group, rules: Rules) -> Tensor:
-    """Pass 1, ``[5, n_k]``: ‖g‖², ‖g + λθ‖², ⟨g, θ⟩, ‖θ‖² and ‖m‖² of each tensor; what is not needed is 0."""
+    """Pass 1, ``[2, n_k]``: ‖g‖² and ‖m‖² of each tensor; with coupled decay ‖g + λθ‖², ⟨g, θ⟩, ‖θ‖² below them."""
     g = squares(part.grads)
     if rules.grad_scale is not None:
         g = g / rules.grad_scale.to(g).square()
-    decayed, inner, theta = g, torch.zeros_like(g), torch.zeros_like(g)
-    if group.coupled:
-        factor = sign(group, rules, g)
-        decayed = squares(gradients(part, group, factor))
-        if rules.max_grad_norm is not None:
-            inner = inners(part.grads, part.params) * (1.0 if factor is None else factor)
-            theta = squares(part.params)
-    return torch.stack((g, decayed, inner, theta, torch.cat(part.moment_sqs)))
+    m = torch.cat(part.moment_sqs)
+    if not group.coupled:
+        return torch.stack((g, m))
+    factor = sign(group, rules, g)
+    decayed, inner, theta = squares(gradients(part, group, factor)), torch.zeros_like(g), torch.zeros_like(g)
+    if rules.max_grad_norm is not None:
+        inner = inners(part.grads, part.params) * (1.0 if factor is None else factor)
+        theta = squares(part.params)
+    return torch.stack((g, m, decayed, inner, theta))
 
 
 def update(part: Part, group: Group, rules: Rules, scalars: Scalars, k: int) -> Tensor:
@@ -70,6 +75,9 @@ def update(part: Part, group: Group, rules: Rules, scalars: Scalars, k: int) -> 
         for x, m, b in zip(g, part.moments, beta_hat.expand(len(g)).unbind(), strict=True):
             x.addcmul_(m, b)
         torch._foreach_copy_(part.moments, g)
+        if part.moments[0].dtype == torch.float16:  # its range is short: an infinite m would be NaN after the next step
+            torch._foreach_clamp_max_(part.moments, torch.finfo(torch.float16).max)
+            torch._foreach_clamp_min_(part.moments, torch.finfo(torch.float16).min)
         torch._foreach_mul_(g, -alpha)
         for x, p in zip(g, part.params, strict=True):
             p.copy_(x.add_(p.to(dtype).mul_(keep) if group.decoupled else p))
@@ -118,8 +126,9 @@ def finish(parts: Sequence[Part], scalars: Scalars, rows: Sequence[Tensor], new_
             scatter(part.beta_hats, torch.where(scalars.go, scalars.kept[k], torch.cat(part.beta_hats).to(new_sq)))
     beta_hats = [b.expand(len(part.params)) for b, part in zip(scalars.beta_hats, parts, strict=True)]
     columns = zip(rows, scalars.g_sqs, new_sqs, beta_hats, strict=True)
-    table = torch.cat([torch.stack((r[0], g_sq, r[4], new_sq, b)) for r, g_sq, new_sq, b in columns], dim=1)
-    return record(parts, table, scalars.clip_scale.reshape(1), scalars.go)
+    tables = [torch.stack((r[0], g_sq, r[1], new_sq, b)) for r, g_sq, new_sq, b in columns]
+    table = torch.cat(tables, dim=1) if tables else scalars.clip_scale.new_zeros(5, 0)
+    return record(parts, table, scalars.clip_scale.reshape(1), scalars.go, scalars.whole, scalars.active)
 
 
 def scatter(targets: TensorList, values: Tensor) -> None:

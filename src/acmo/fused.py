@@ -8,16 +8,16 @@ from itertools import chain
 import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
-from torch.nn import Parameter
 
 from acmo import foreach, kernel_ops, native
 from acmo.calibration import refuse_nonfinite, solve
-from acmo.kernel_ops import laid_out, numels
-from acmo.norms import is_dense, over_shards
-from acmo.parts import Group, Part, Record, Rules, dtype_of, record
+from acmo.kernel_ops import laid_out
+from acmo.norms import is_dense
+from acmo.parts import PLAIN, Group, Part, Record, Rules, dtype_of, numels, record
+from acmo.sharding import home, over_shards
 
 SCOPES = {"global": 0, "group": 1, "tensor": 2}
-contiguous, PLAIN = Tensor.is_contiguous, {Tensor, Parameter}
+contiguous = Tensor.is_contiguous
 ROWS = 14  # of doubles that acmo_step works in: 5 of the record, 4 of sums, 5 of coefficients
 
 
@@ -26,9 +26,10 @@ def step(parts: Sequence[Part], groups: Sequence[Group], rules: Rules) -> Record
     if torch.compiler.is_compiling():
         return step_on_tensors(parts, groups, rules)
     plain = all(map(is_plain, parts))
-    if not plain and any(map(unfit, parts)):
-        if rules.insist:
-            insist(parts)
+    unfits = not plain and any(map(unfit, parts))
+    if unfits and rules.insist:
+        insist(parts)
+    if unfits or rules.process_group is not None or any(part.shards for part in parts):
         return step_on_tensors(parts, groups, rules)
     kernel = native.required()
     dense = parts if plain else list(map(compact, parts))
@@ -37,7 +38,7 @@ def step(parts: Sequence[Part], groups: Sequence[Group], rules: Rules) -> Record
     arguments, numbers = pack(dense, groups, rules, grads)
     rows = torch.empty(ROWS, len(grads), dtype=torch.float64)
     at = arguments.buffer_info()[0], numbers.buffer_info()[0], rows.data_ptr()
-    go = kernel.step(*at, 3)
+    go = kernel.step(*at)
     if go < 0:
         raise MemoryError("there is no memory for the scalars of a step")
     if go:
@@ -46,7 +47,7 @@ def step(parts: Sequence[Part], groups: Sequence[Group], rules: Rules) -> Record
                 torch._foreach_copy_(part.params, served.params)
             increment_version(part.params)  # so that autograd notices a step between forward and backward
     else:
-        refuse_nonfinite(parts, rows[:2], torch.tensor(False), rules)
+        refuse_nonfinite(parts, rows[:2], rows[0].sum(), torch.tensor(False), rules)
     return record(parts, rows, numbers[0], bool(go))
 
 
@@ -90,21 +91,23 @@ def pack(
 
 def joined(parts: Sequence[Part]) -> Part:
     """All parts' lists, one behind the other."""
-    return Part(-1, *(list(chain.from_iterable(lists)) for lists in zip(*(part[1:] for part in parts), strict=True)))
+    lists = zip(*(part[1:-1] for part in parts), strict=True)  # not the shards: there are none
+    return Part(-1, *map(list, map(chain.from_iterable, lists)))  # type: ignore[arg-type]
 
 
 def step_on_tensors(parts: Sequence[Part], groups: Sequence[Group], rules: Rules) -> Record:
     """One step with the passes of either backend, part by part, and the scalars on tensors.
 
-    For parts that are not the kernel's, and for torch.compile, which sees the kernel as two custom ops.
+    For parts that are not the kernel's, for those whose sums other ranks must add to, and for torch.compile, which
+    sees the kernel as two custom ops.
     """
-    home = parts[0].params[0].device
+    like = home(parts, rules.process_group)
     passes = [kernel_ops if not unfit(part) and lies_as_moments(part) else foreach for part in parts]
-    local = [way.sums(part, groups[part.group], rules).to(home) for way, part in zip(passes, parts, strict=True)]
-    rows = over_shards(local, parts)
-    scalars = solve(parts, groups, rules, rows)
+    local = [way.sums(part, groups[part.group], rules).to(like) for way, part in zip(passes, parts, strict=True)]
+    rows, doubt = over_shards(local, parts)
+    scalars = solve(parts, groups, rules, rows, doubt)
     new_sqs = [
-        way.update(part, groups[part.group], rules, scalars, k).to(home)
+        way.update(part, groups[part.group], rules, scalars, k).to(like)
         for k, (way, part) in enumerate(zip(passes, parts, strict=True))
     ]
     return foreach.finish(parts, scalars, rows, new_sqs)
@@ -137,6 +140,8 @@ def unfit(part: Part) -> str | None:
         return f"it does not know {p.dtype} parameters with {m.dtype} moments"
     if not all(map(is_dense, part.moments)):
         return "a momentum_buffer was replaced by one that does not lie densely in memory"
+    if any(g.dtype != p.dtype for g in part.grads):
+        return f"a gradient is not of its parameter's dtype, {p.dtype}"
     return None
 
 

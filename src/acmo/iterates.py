@@ -40,8 +40,12 @@ class IterateSampler:
         self._total = 0.0
         self._held: list[Tensor] = []
         self._generator = torch.Generator().manual_seed(seed)
-        self._skipped = self._skipped_steps()
-        self._handle = optimizer.register_step_post_hook(lambda *_: self._after_step())
+        self._note_skipped()
+        self._handles = [
+            optimizer.register_step_post_hook(lambda *_: self._after_step()),
+            # A loaded state brings its own count of skipped steps: the next step must not be taken for one of them.
+            optimizer.register_load_state_dict_post_hook(lambda *_: self._note_skipped()),
+        ]
 
     def sample(self) -> list[Tensor]:
         """The drawn iterate: a copy of each parameter, in the order of the param groups."""
@@ -57,7 +61,8 @@ class IterateSampler:
 
     def remove(self) -> None:
         """Stop following the optimizer."""
-        self._handle.remove()
+        for handle in self._handles:
+            handle.remove()
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that a resumed run needs to draw as the unbroken one would."""
@@ -70,20 +75,23 @@ class IterateSampler:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a `state_dict`."""
+        """Go on from a `state_dict`; before or after the optimizer's own is loaded, that is all the same."""
         shapes = [tuple(p.shape) for p in self._parameters()]
         if state["held"] and [tuple(x.shape) for x in state["held"]] != shapes:
             raise ValueError(f"the state holds {[tuple(x.shape) for x in state['held']]}, the optimizer has {shapes}")
         self.steps, self.step, self._total = state["steps"], state["step"], state["total"]
         self._held = [x.to(p, copy=True) for x, p in zip(state["held"], self._parameters(), strict=False)]
         self._generator.set_state(state["generator"].cpu())
-        self._skipped = self._skipped_steps()
+        self._note_skipped()
 
     def _parameters(self) -> list[Tensor]:
         return [p for group in self.optimizer.param_groups for p in group["params"]]
 
     def _skipped_steps(self) -> int:
         return int(getattr(self.optimizer, "skipped_steps", 0))
+
+    def _note_skipped(self) -> None:
+        self._skipped = self._skipped_steps()
 
     @torch.no_grad()
     def _after_step(self) -> None:

@@ -1,24 +1,26 @@
 """The kernel's two passes as custom ops: for torch.compile, and for steps that share their scalars with foreach."""
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from acmo import foreach, native
 from acmo.calibration import Scalars
-from acmo.parts import Group, Part, Rules
+from acmo.parts import Group, Part, Rules, numels
 
 
 def sums(part: Part, group: Group, rules: Rules) -> Tensor:
     """Pass 1 as `acmo.foreach.sums` gives it."""
-    g, inner, theta = sums_op(part.grads, part.params, group.coupled != 0).unbind()
+    call = sums_op if torch.compiler.is_compiling() else _sums
+    g, inner, theta = call(part.grads, part.params, group.coupled != 0).unbind()
     factor = foreach.sign(group, rules, g)
     if factor is not None:
         g, inner = g * factor.square(), inner * factor
+    m = torch.cat(part.moment_sqs)
+    if not group.coupled:
+        return torch.stack((g, m))
     decayed = (g + 2 * group.coupled * inner + group.coupled**2 * theta).clamp(min=0.0)
-    return torch.stack((g, decayed, inner, theta, torch.cat(part.moment_sqs)))
+    return torch.stack((g, m, decayed, inner, theta))
 
 
 def update(part: Part, group: Group, rules: Rules, scalars: Scalars, k: int) -> Tensor:
@@ -33,12 +35,12 @@ def update(part: Part, group: Group, rules: Rules, scalars: Scalars, k: int) -> 
         foreach.on_device(group.lr, like.dtype, like.device),
     )
     coef = torch.stack([column.expand(n) for column in columns]).cpu()
-    new: Tensor = update_op(part.params, part.moments, part.grads, part.moment_sqs, coef, scalars.go.cpu())
+    call = update_op if torch.compiler.is_compiling() else _update
+    new: Tensor = call(part.params, part.moments, part.grads, part.moment_sqs, coef, scalars.go.cpu())
     return new
 
 
-@torch.library.custom_op("acmo::sums", mutates_args=())
-def sums_op(grads: list[Tensor], params: list[Tensor], coupled: bool) -> Tensor:
+def _sums(grads: list[Tensor], params: list[Tensor], coupled: bool) -> Tensor:
     """``[3, n]``: ‖g‖², and where decay is coupled ⟨g, θ⟩ and ‖θ‖², of each tensor."""
     held = laid_out(params, grads)
     theta = addresses(params) if coupled else [0] * len(params)
@@ -48,13 +50,15 @@ def sums_op(grads: list[Tensor], params: list[Tensor], coupled: bool) -> Tensor:
     return torch.tensor([list(row) for row in rows], dtype=torch.float64)
 
 
+sums_op = torch.library.custom_op("acmo::sums", _sums, mutates_args=())
+
+
 @sums_op.register_fake
 def _(grads: list[Tensor], params: list[Tensor], coupled: bool) -> Tensor:
     return grads[0].new_empty((3, len(grads)), dtype=torch.float64)
 
 
-@torch.library.custom_op("acmo::update", mutates_args=("params", "moments"))
-def update_op(
+def _update(
     params: list[Tensor], moments: list[Tensor], grads: list[Tensor], moment_sqs: list[Tensor], coef: Tensor, go: Tensor
 ) -> Tensor:
     """Write m and θ, if it is a go; ``[n]``: ‖m‖² of each moment then."""
@@ -67,6 +71,9 @@ def update_op(
     )
     increment_version(params)
     return torch.tensor(list(new), dtype=torch.float64)
+
+
+update_op = torch.library.custom_op("acmo::update", _update, mutates_args=("params", "moments"))
 
 
 @update_op.register_fake
@@ -84,19 +91,6 @@ def laid_out(params: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
         else torch.empty_like(p).copy_(g)
         for g, p in zip(grads, params, strict=True)
     ]
-
-
-def numels(params: Sequence[Tensor], moments: Sequence[Tensor], grads: Sequence[Tensor]) -> list[int]:
-    """How many entries to run through; it must be that many everywhere, for the kernel checks nothing."""
-    counts = list(map(Tensor.numel, params))
-    if counts != list(map(Tensor.numel, moments)) or counts != list(map(Tensor.numel, grads)):
-        for p, m, g in zip(params, moments, grads, strict=True):
-            if not p.shape == m.shape == g.shape:
-                raise RuntimeError(
-                    f"a parameter of shape {tuple(p.shape)} has a gradient of shape {tuple(g.shape)} and a "
-                    f"momentum_buffer of shape {tuple(m.shape)}: was its data replaced? Then clear optimizer.state[p]"
-                )
-    return counts
 
 
 def addresses(tensors: list[Tensor]) -> list[int]:

@@ -77,21 +77,21 @@ def is_dense(tensor: Tensor) -> bool:
     return True
 
 
-def over_shards(rows: Sequence[Tensor], parts: Sequence[Part]) -> list[Tensor]:
-    """Per-tensor sums ``[k, n_k]`` of each part, added up over the ranks that hold a piece of its tensors."""
-    return list(rows)
-
-
-def over_scope(rows: Sequence[Tensor], parts: Sequence[Part], scope: str) -> list[Tensor]:
+def over_scope(
+    rows: Sequence[Tensor], parts: Sequence[Part], scope: str, by_group: Tensor | None = None
+) -> list[Tensor]:
     """Per-tensor sums ``[k, n_k]`` of each part → sums over the scope that the part's tensors belong to.
 
-    A part gets ``[k]``, or for scope "tensor" the ``[k, n_k]`` that it brought.
+    A part gets ``[k]``, or for scope "tensor" the ``[k, n_k]`` that it brought. ``by_group``, ``[k, n_groups]``, are
+    the sums over all ranks, where others hold a share.
     """
     if scope == "tensor":
         return list(rows)
+    if by_group is not None:
+        return [by_group.sum(1) if scope == "global" else by_group[:, part.group] for part in parts]
     totals = [r.sum(1) for r in rows]
     if scope == "global":
         return [torch.stack(totals).sum(0)] * len(parts)
     groups = {part.group for part in parts}
-    by_group = {k: torch.stack([t for t, p in zip(totals, parts, strict=True) if p.group == k]).sum(0) for k in groups}
-    return [by_group[part.group] for part in parts]
+    sums = {k: torch.stack([t for t, p in zip(totals, parts, strict=True) if p.group == k]).sum(0) for k in groups}
+    return [sums[part.group] for part in parts]

@@ -13,9 +13,10 @@ from torch.optim.optimizer import ParamsT
 from acmo import foreach as foreach_backend
 from acmo import fused as fused_backend
 from acmo import native, reference, statedict
-from acmo.options import check_group, check_params
-from acmo.parts import Group, NonFiniteGradient, Part, Record, Rules, alike, at, dense, real, scalar
+from acmo.options import check_edited, check_group, check_params
+from acmo.parts import PLAIN, Group, NonFiniteGradient, Part, Record, Rules, Shards, alike, at, dense, real, scalar
 from acmo.projections import Projection, projected
+from acmo.sharding import check_process_group, check_sharding, local, localise
 from acmo.telemetry import Ledger, telemetry
 
 
@@ -40,7 +41,8 @@ class ACMo(Optimizer):
       psi: Ψ of Algorithm 1: ``"identity"``, or ``"sqrt"`` as Theorem 4.1 asks.
       max_grad_norm: clip the gradient to this norm, over all parameters, in the same pass.
       projection: a callable that maps a parameter's value into the feasible set (see `acmo.projections`).
-      process_group: the ranks that hold the rest of θ (not served yet: an error).
+      process_group: the ranks that hold the other tensors of θ, where plain tensors are this rank's share of a model
+        (ZeRO). DTensors (FSDP2, tensor parallel) need none: they know.
       momentum_dtype: dtype of the stored moment; the parameter's own by default.
       nonfinite: what to do about a gradient that is not finite: ``"skip"``, ``"raise"`` or ``"propagate"``.
       maximize: ascend instead.
@@ -95,6 +97,7 @@ class ACMo(Optimizer):
             "norm_scope": norm_scope,
             "psi": psi,
             "max_grad_norm": max_grad_norm,
+            "projection": projection,  # in the groups as all options are, in a state dict never
             "momentum_dtype": momentum_dtype,
             "nonfinite": nonfinite,
             "maximize": maximize,
@@ -104,11 +107,8 @@ class ACMo(Optimizer):
             "skipped_steps": 0,
         }
         check_group(defaults)
-        if process_group is not None:
-            raise ValueError("process_group is not served yet: norms over ranks come with the next release")
-        self._projection = projection
+        check_process_group(process_group, defaults)
         self._process_group = process_group
-        self._projections: list[Projection | None] = []  # one a group; not among its options, so never saved
         self._forget()
         super().__init__(params, defaults)
 
@@ -118,11 +118,11 @@ class ACMo(Optimizer):
         # A stale id is harmless: its m is not the m.
         self._norms: dict[int, tuple[Tensor, int, Tensor, Tensor, Tensor | None]] = {}
         self._ledger = Ledger()
+        self._known: tuple[Any, ...] | None = None  # the options of the whole optimizer, as of the last step
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group; what it does not set comes from the constructor."""
         group = dict(param_group)
-        projection = group.pop("projection", self._projection)
         if group.pop("process_group", self._process_group) is not self._process_group:
             raise ValueError("process_group is one for the whole optimizer, a group cannot have its own")
         check_group({**self.defaults, **group}, self.param_groups)
@@ -130,11 +130,11 @@ class ACMo(Optimizer):
             native.required()
         super().add_param_group(group)
         try:
-            check_params(self.param_groups[-1], projection)
+            check_params(self.param_groups[-1])
+            check_sharding(self.param_groups[-1], self._process_group)
         except Exception:
             self.param_groups.pop()
             raise
-        self._projections.append(projection)
 
     def telemetry(self) -> dict[str, Any]:
         """Norms, β̂ and angles of the last applied step, as floats; ``{}`` before the first.
@@ -142,10 +142,13 @@ class ACMo(Optimizer):
         Keys: ``grad_norm`` (raw, before clip and decay), ``moment_norm`` (‖m_t‖), ``beta_hat``, ``cos_grad_moment``
         (between g_t and m_{t−1}), ``cos_update_grad`` (m_t and g_t), ``cos_update_moment`` (m_t and m_{t−1}), NaN where
         undefined; ``clip_scale``, ``skipped_steps``; ``scopes``: the same a group or a tensor, where that is the scope.
-        The angles are free: they follow from norms that the step has anyway. Reading them may wait for the device.
+        The angles are free: they follow from norms that the step has anyway. Reading them may wait for the device, and
+        never communicates: of sharded parameters ‖m_t‖ and the angles are those of the step before, NaN at first.
         """
         record = self._ledger.last()
-        return {} if record is None else telemetry(record, self.param_groups[0]["norm_scope"], self.skipped_steps)
+        if record is None:
+            return {}
+        return telemetry(record, self.param_groups[0]["norm_scope"], self.skipped_steps, self._ledger.before)
 
     @property
     def skipped_steps(self) -> int:
@@ -154,18 +157,25 @@ class ACMo(Optimizer):
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take one step; returns what ``closure`` returned."""
+        if not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():  # there tensors have no versions
+            with torch.inference_mode(False):
+                return self.step(closure)
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         with torch.set_grad_enabled(self.param_groups[0]["differentiable"]):
             parts, groups, owners = self._gather()
-            if parts:
+            if (
+                parts or self._process_group is not None
+            ):  # the other ranks wait for this one's sums, even if it has none
                 self._take(parts, groups, owners)
         return loss
 
     def _take(self, parts: list[Part], groups: list[Group], owners: list[list[Tensor]]) -> None:
         wide = self.param_groups[0]
+        if not torch.compiler.is_compiling():
+            self._known = check_edited(self.param_groups, self._known)
         rules = Rules(
             norm_scope=wide["norm_scope"],
             psi=wide["psi"],
@@ -173,13 +183,14 @@ class ACMo(Optimizer):
             nonfinite=wide["nonfinite"],
             grad_scale=scalar(getattr(self, "grad_scale", None)),
             found_inf=scalar(getattr(self, "found_inf", None)),
+            process_group=self._process_group,
             insist=bool(wide["fused"]),
         )
         try:
             record = self._backend().step(parts, groups, rules)
         except NonFiniteGradient as error:
             raise error.named(self.param_groups) from None
-        if self._projections != [None] * len(self._projections):
+        if any(group["projection"] is not None for group in self.param_groups):
             self._project(parts, owners, record)
         if not torch.compiler.is_compiling() and isinstance(record.applied, Tensor):  # the kernel counts no versions
             for part, tensors in zip(parts, owners, strict=True):
@@ -213,9 +224,14 @@ class ACMo(Optimizer):
             sparse = self._init_group(
                 group, params, grads, moments, moment_sqs, steps, beta_hats, idle_steps, idle_beta_hats, indices
             )
+            whole = params  # the parameters themselves, where the lists get the shards that lie here
+            shards: list[Shards] = []
+            if not torch.compiler.is_compiling() and not PLAIN.issuperset(map(type, params)):
+                whole, shards = list(params), localise(params, grads, moments)
+            lr = group["lr"]
             groups.append(
                 Group(
-                    lr=group["lr"],
+                    lr=lr.reshape(()) if isinstance(lr, Tensor) and lr.ndim else lr,
                     momentum=group["momentum"],
                     delta=group["delta"],
                     weight_decay=group["weight_decay"],
@@ -225,8 +241,8 @@ class ACMo(Optimizer):
                     idle_beta_hats=idle_beta_hats,
                 )
             )
-            for same in alike(params, moments):
-                owners.append(at(params, same))
+            for same in alike(params, moments, shards) if params else []:
+                owners.append(at(whole, same))
                 parts.append(
                     Part(
                         group=k,
@@ -237,6 +253,7 @@ class ACMo(Optimizer):
                         moment_sqs=at(moment_sqs, same),
                         steps=at(steps, same),
                         beta_hats=at(beta_hats, same) if beta_hats else beta_hats,
+                        shards=shards[same[0]] if shards else (),
                     )
                 )
         return parts, groups, owners
@@ -286,7 +303,7 @@ class ACMo(Optimizer):
                 or (sqrt and known[4] is not state["beta_hat"])
             ):
                 m = statedict.complete(state, p, group)
-                sq = self._backend().moment_square(real([m.detach()])[0])
+                sq = self._backend().moment_square(real([local(m.detach())])[0])
                 known = self._norms[id(p)] = (m, m._version, sq, state["step"], state.get("beta_hat"))
             moment_sqs.append(known[2])
             steps.append(state["step"])
@@ -296,16 +313,17 @@ class ACMo(Optimizer):
         if self._ledger.record is None:
             places = [[indices[j] for j in same] for same in alike(params, moments)]
             k = next(k for k, other in enumerate(self.param_groups) if other is group)
-            device = self.param_groups[0]["params"][0].device
+            everywhere = (p.device for other in self.param_groups for p in other["params"])
+            device = next(everywhere, torch.device("cpu"))  # a rank's share of a model may be nothing
             self._ledger.open(k, places, device, last=k == len(self.param_groups) - 1)
         return sparse
 
     def _project(self, parts: Sequence[Part], owners: Sequence[Sequence[Tensor]], record: Record) -> None:
         for part, tensors in zip(parts, owners, strict=True):
-            projection = self._projections[part.group]
+            projection = self.param_groups[part.group]["projection"]
             if projection is None or record.applied is False:
                 continue
-            for p in tensors:
+            for p in map(local, tensors):  # of a shard only what works entry by entry: checked when it was given
                 new = projected(projection, p.clone())
                 if isinstance(record.applied, Tensor):
                     new = torch.where(record.applied.to(p.device), new, p)
@@ -314,7 +332,10 @@ class ACMo(Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """As torch's; ``skipped_steps`` stands in every group, projection and process group in none."""
         self._count_skipped()
-        return super().state_dict()
+        state = super().state_dict()
+        for group in state["param_groups"]:
+            group.pop("projection", None)
+        return state
 
     def _count_skipped(self) -> None:
         """Bring the count in the param groups, which is what gets saved, up to date."""
@@ -350,8 +371,7 @@ class ACMo(Optimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         self._count_skipped()
-        live = {key: self.__dict__[key] for key in ("_projection", "_projections", "_process_group")}
-        return {**super().__getstate__(), **live}
+        return {**super().__getstate__(), "_process_group": self._process_group}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -361,8 +381,13 @@ class ACMo(Optimizer):
                 for key, value in self.defaults.items():
                     group.setdefault(key, value)
 
+    def __copy__(self) -> "ACMo":
+        twin = self.__class__.__new__(self.__class__)
+        twin.__dict__.update(self.__dict__)  # what is derived from the state is shared as the state is
+        return twin
+
     def __deepcopy__(self, memo: dict[int, Any]) -> "ACMo":
-        for live in (self._process_group, self._projection, *self._projections):
+        for live in (self._process_group, *(group["projection"] for group in (self.defaults, *self.param_groups))):
             memo[id(live)] = live  # a copy of a process group would be another one
         twin = self.__class__.__new__(self.__class__)
         memo[id(self)] = twin

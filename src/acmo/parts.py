@@ -6,9 +6,12 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 T = TypeVar("T")
 dtype_of, device_of = attrgetter("dtype"), attrgetter("device")
+PLAIN = {Tensor, Parameter}
+Shards = tuple[Any, ...]  # the process groups over which a tensor is cut, one a mesh dimension; () for a whole one
 
 
 class Part(NamedTuple):
@@ -22,6 +25,7 @@ class Part(NamedTuple):
     moment_sqs: list[Tensor]  # ‖m‖² of each moment as it is stored, of shape (1,); so is a beta_hat
     steps: list[Tensor]
     beta_hats: list[Tensor]  # for Ψ = sqrt; else empty
+    shards: Shards = ()
 
 
 class Group(NamedTuple):
@@ -56,6 +60,7 @@ class Rules(NamedTuple):
     nonfinite: str
     grad_scale: Tensor | None  # a GradScaler's
     found_inf: Tensor | None
+    process_group: Any = None  # the ranks that hold the other tensors of θ, if any do
     insist: bool = False  # on the kernel: an error where it cannot serve
 
 
@@ -66,6 +71,9 @@ class Record(NamedTuple):
     clip_scale: Tensor | float
     applied: Tensor | bool  # whether the step was taken; a bool where that is known already
     places: tuple[tuple[int, tuple[int, ...]], ...]  # of each part: its group, and its tensors' positions there
+    whole: Tensor | None = None  # with a process group: the rows of what all ranks hold, a column a parameter group
+    active: Tensor | None = None  # and a number for the set of parameters that took part on each rank
+    late: bool = False  # sharded: ‖m_t‖² of all ranks comes with the next step's message
 
     def after(self, last: "Record") -> "Record":
         """The record, or the last one (of the same places) where this step was not taken: a select, no waiting."""
@@ -73,7 +81,11 @@ class Record(NamedTuple):
             return self if self.applied else last
         rows = torch.where(self.applied, self.rows, last.rows[: len(self.rows)])
         clip_scale = torch.where(self.applied, self.clip_scale, last.clip_scale)
-        return Record(rows, clip_scale, self.applied | last.applied, self.places)
+        whole, active = self.whole, self.active
+        if whole is not None and last.whole is not None and active is not None and last.active is not None:
+            whole = torch.where(self.applied, whole, last.whole)
+            active = torch.where(self.applied, active, last.active)
+        return Record(rows, clip_scale, self.applied | last.applied, self.places, whole, active, self.late)
 
 
 class NonFiniteGradient(FloatingPointError):
@@ -94,9 +106,18 @@ class NonFiniteGradient(FloatingPointError):
         return self
 
 
-def record(parts: Sequence[Part], rows: Tensor, clip_scale: Tensor | float, applied: Tensor | bool) -> Record:
+def record(
+    parts: Sequence[Part],
+    rows: Tensor,
+    clip_scale: Tensor | float,
+    applied: Tensor | bool,
+    whole: Tensor | None = None,
+    active: Tensor | None = None,
+) -> Record:
     """Put together what `telemetry` will want to know."""
-    return Record(rows, clip_scale, applied, tuple((part.group, tuple(part.indices)) for part in parts))
+    places = tuple((part.group, tuple(part.indices)) for part in parts)
+    late = whole is not None or any(part.shards for part in parts)
+    return Record(rows, clip_scale, applied, places, whole, active, late)
 
 
 def scalar_dtype(device: torch.device) -> torch.dtype:
@@ -109,14 +130,14 @@ def arithmetic_dtype(param: Tensor) -> torch.dtype:
     return torch.float64 if param.dtype == torch.float64 else torch.float32
 
 
-def alike(params: list[Tensor], moments: list[Tensor]) -> list[Sequence[int]]:
-    """Positions of the parameters that agree in device and dtypes."""
+def alike(params: list[Tensor], moments: list[Tensor], shards: Sequence[Shards] = ()) -> list[Sequence[int]]:
+    """Positions of the parameters that agree in device, dtypes and sharding."""
     kinds = (set(map(f, x)) for f, x in ((dtype_of, params), (dtype_of, moments), (device_of, params)))
-    if not torch.compiler.is_compiling() and all(len(kind) == 1 for kind in kinds):
+    if not torch.compiler.is_compiling() and not shards and all(len(kind) == 1 for kind in kinds):
         return [range(len(params))]
     parts: dict[Any, list[int]] = {}
     for j, (p, m) in enumerate(zip(params, moments, strict=True)):
-        parts.setdefault((p.device, p.dtype, m.dtype), []).append(j)
+        parts.setdefault((p.device, p.dtype, m.dtype, shards[j] if shards else ()), []).append(j)
     return list(parts.values())
 
 
@@ -135,6 +156,19 @@ def real(tensors: list[Tensor]) -> list[Tensor]:
 def dense(grads: list[Tensor]) -> list[Tensor]:
     """Sparse gradients save nothing here: m is dense, and every entry of θ moves at every step."""
     return [g.to_dense() if g.is_sparse else g for g in grads]
+
+
+def numels(params: Sequence[Tensor], moments: Sequence[Tensor], grads: Sequence[Tensor]) -> list[int]:
+    """How many entries to run through; it must be that many everywhere, for the backends check nothing."""
+    counts = list(map(Tensor.numel, params))
+    if counts != list(map(Tensor.numel, moments)) or counts != list(map(Tensor.numel, grads)):
+        for p, m, g in zip(params, moments, grads, strict=True):
+            if not p.shape == m.shape == g.shape:
+                raise RuntimeError(
+                    f"a parameter of shape {tuple(p.shape)} has a gradient of shape {tuple(g.shape)} and a "
+                    f"momentum_buffer of shape {tuple(m.shape)}: was its data replaced? Then clear optimizer.state[p]"
+                )
+    return counts
 
 
 def scalar(value: Tensor | None) -> Tensor | None:

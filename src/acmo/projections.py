@@ -1,6 +1,9 @@
 """Projections onto feasible sets: Π of Algorithm 1.
 
 Callables that map a parameter's value to the nearest feasible one; of one parameter at a time, over all its entries.
+One that has the attribute ``elementwise = True`` works on any part of the entries, hence on shards; one that has not,
+or says False, needs them all. `L2Ball` and `Simplex` compute in float64 (float32 where a device has none) and round so
+that the result is as feasible as the parameter's dtype allows.
 """
 
 from collections.abc import Callable
@@ -9,6 +12,7 @@ import torch
 from torch import Tensor
 
 from acmo import checks
+from acmo.parts import scalar_dtype
 
 Projection = Callable[[Tensor], Tensor]
 
@@ -28,6 +32,8 @@ class Box:
     elementwise = True  # so it may be applied to a shard
 
     def __init__(self, lo: float, hi: float) -> None:
+        checks.number("Box's lo", lo)
+        checks.number("Box's hi", hi)
         if not lo <= hi:
             raise ValueError(f"Box needs lo <= hi, got lo={lo} and hi={hi}")
         self.lo, self.hi = lo, hi
@@ -71,9 +77,23 @@ class L2Ball:
         self.radius = radius
 
     def __call__(self, x: Tensor) -> Tensor:
-        norm = torch.linalg.vector_norm(x)
+        if x.is_complex():
+            return torch.view_as_complex(self(torch.view_as_real(x)))
+        if x.numel() == 0:
+            return x
+        wide = x.to(scalar_dtype(x.device))
+        # A power of two near the largest entry, divided out: exact, and no square can overflow or vanish.
+        _, exponent = torch.frexp(wide.detach().abs().amax())
+        scale = torch.exp2((exponent - 1).to(wide.dtype))
+        unit = wide / scale
+        norm = torch.linalg.vector_norm(unit)
+        shrunk = unit * (self.radius / norm.clamp(min=1))  # it is at least 1, but for x = 0
+        y = shrunk.to(x.dtype)
+        if y.dtype != shrunk.dtype:  # rounding may have lengthened it: then let it round no entry away from 0
+            inward = torch.where(y.abs() > shrunk.abs(), neighbour(y, -1), y)
+            y = torch.where(torch.linalg.vector_norm(y.to(wide.dtype)) > self.radius, inward, y)
         # Inside the ball x is returned as it is, to the bit.
-        return torch.where(norm > self.radius, x * (self.radius / norm), x)
+        return torch.where(norm > self.radius / scale, y, x)
 
     def __repr__(self) -> str:
         return f"L2Ball({self.radius})"
@@ -92,15 +112,45 @@ class Simplex:
     def __call__(self, x: Tensor) -> Tensor:
         if x.numel() == 0:
             return x
-        u = x.flatten().sort(descending=True).values
+        wide = x.flatten().to(scalar_dtype(x.device))
+        wide = wide - wide.amax()  # the same point is nearest, and what matters now lies in [-1, 0], whatever x's size
+        u = wide.sort(descending=True).values
         excess = u.cumsum(0) - 1
         rank = torch.arange(1, u.numel() + 1, device=u.device, dtype=u.dtype)
-        support = (u * rank > excess).sum()  # at least 1: u₁·1 > u₁ − 1
+        support = (u * rank > excess).sum().clamp(min=1)  # 0 only for NaN, which goes through
         threshold = excess.gather(0, (support - 1).unsqueeze(0)) / support
-        return (x - threshold).clamp(min=0)
+        return _rounded((wide - threshold).clamp(min=0), x.dtype).view(x.shape)
 
     def __repr__(self) -> str:
         return "Simplex()"
+
+
+def neighbour(x: Tensor, step: int) -> Tensor:
+    """The next number of x's dtype, away from 0 for step 1, towards it for step -1 (of entries that are not 0)."""
+    bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[x.element_size()]
+    near = (x.detach().view(bits) + step).view(x.dtype)
+    return x + (near - x.detach())  # exact, and autograd sees x
+
+
+def _rounded(y: Tensor, dtype: torch.dtype) -> Tensor:
+    """Entries >= 0 rounded to a dtype, each to one of its two neighbours there, so that their sum stays 1.
+
+    Rounding each to the nearest can lose all of it: 100 M entries of 1e-8 are 0 in float16. So those that lost most by
+    it are rounded the other way, as many as it takes (the largest remainder method of elections).
+    """
+    z = y.to(dtype)
+    if z.dtype == y.dtype:
+        return z
+    lost = (y - z.to(y.dtype)).detach()
+    missing = lost.sum() + (1 - y.detach().sum())
+    other = torch.where(missing > 0, neighbour(z, 1), torch.where(z > 0, neighbour(z, -1), z))
+    change = (other.to(y.dtype) - z.to(y.dtype)).detach().abs()
+    gain = lost * missing.sign()  # > 0 for those that were rounded the wrong way
+    order = gain.argsort(descending=True, stable=True)
+    total = torch.where(gain > 0, change, torch.inf)[order].cumsum(0)
+    turned = torch.zeros_like(gain, dtype=torch.bool)
+    turned[order] = total - change[order] / 2 <= missing.abs()
+    return torch.where(turned, other, z)
 
 
 def projected(projection: Projection, p: Tensor) -> Tensor:
@@ -110,3 +160,12 @@ def projected(projection: Projection, p: Tensor) -> Tensor:
         got = tuple(result.shape) if isinstance(result, Tensor) else result
         raise ValueError(f"projection={projection!r} must keep the shape {tuple(p.shape)} of a parameter, gave {got!r}")
     return result
+
+
+def check_on_shards(projection: Projection, who: str) -> None:
+    """Raise unless a projection can be applied to a shard, that is to say without the entries that other ranks hold."""
+    if getattr(projection, "elementwise", None) is not True:
+        raise ValueError(
+            f"projection={projection!r} needs all entries of {who}, which is sharded: use Box or NonNegative, or give "
+            f"it the attribute elementwise = True if it maps every entry by itself"
+        )

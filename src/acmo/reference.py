@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from acmo.calibration import clocks, proceeds, refuse_nonfinite
-from acmo.norms import over_shards
-from acmo.parts import Group, Part, Record, Rules, arithmetic_dtype, record, scalar_dtype
+from acmo.parts import Group, Part, Record, Rules, arithmetic_dtype, numels, record, scalar_dtype
+from acmo.sharding import over_shards
 
 
 @dataclass
@@ -32,7 +32,7 @@ def step(parts: Sequence[Part], groups: Sequence[Group], rules: Rules) -> Record
     """One step of ACMo; the numbers are those of the algorithm's lines in the README."""
     # 1  g = ∇f(θ), unscaled; −g when maximize
     slices = cut(parts, groups, rules)
-    raw_sq = squares(slices, "g")
+    raw_sq, doubt = squares(slices, "g", parts)
     grad_norm = root(raw_sq.sum())
 
     # 2  g = c g,  c = min(1, C / (‖g‖ + 1e-6))
@@ -47,13 +47,15 @@ def step(parts: Sequence[Part], groups: Sequence[Group], rules: Rules) -> Record
         if x.group.coupled:
             x.g = x.g + x.group.coupled * x.theta
 
-    g_sq, m_sq = squares(slices, "g"), squares(slices, "m")
-    beta_hats = {id(x): torch.zeros_like(c) for x in slices}
-    go = proceeds(grad_norm, g_sq, [x.t for x in slices], groups, rules)
-    refuse_nonfinite(parts, torch.stack((raw_sq, g_sq)), go, rules)
+    g_sq, _ = squares(slices, "g", parts)
+    m_sq, _ = squares(slices, "m", parts)
+    beta_hats = torch.zeros_like(g_sq)
+    total = grad_norm if doubt == 0 else torch.full_like(grad_norm, torch.nan)  # another rank's gradient is not finite
+    go = proceeds(total, g_sq.sum(), torch.stack([x.t for x in slices]).max() - 1, groups, rules)
+    refuse_nonfinite(parts, torch.stack((raw_sq, g_sq)), total, go, rules)
     for scope in scopes(slices, rules.norm_scope) if go else []:
-        norm_g, norm_m = root(squares(scope, "g").sum()), root(squares(scope, "m").sum())
-        for x in scope:
+        norm_g, norm_m = root(g_sq[scope].sum()), root(m_sq[scope].sum())
+        for n, x in ((n, slices[n]) for n in scope):
             # 4  β̂ = β ‖g‖ / (‖m‖ + δ)
             beta_hat = kept = x.group.momentum * norm_g / (norm_m + x.group.delta)
             # 5  β̂ = Ψ(β̂, β̂_prev)
@@ -68,14 +70,14 @@ def step(parts: Sequence[Part], groups: Sequence[Group], rules: Rules) -> Record
             # 7  θ = (1 − αλ) θ     8  θ = θ − α m
             x.theta = x.group.keep * x.theta - x.group.lr * x.m
             x.part.params[x.i].copy_(x.theta)
-            x.part.moments[x.i].copy_(x.m)
+            x.part.moments[x.i].copy_(in_range(x.m, x.part.moments[x.i].dtype))
             x.part.steps[x.i].copy_(x.t)
-            beta_hats[id(x)] = beta_hat.detach()
+            beta_hats[n] = beta_hat.detach()
 
-    for x in slices:
-        x.m = x.part.moments[x.i]  # as stored
-        x.part.moment_sqs[x.i].copy_(square(x.m.detach()))
-    rows = (raw_sq, g_sq, m_sq, squares(slices, "m"), torch.stack(list(beta_hats.values())))
+    new_sq = torch.stack([square(x.part.moments[x.i].detach()) for x in slices])  # as stored; of this rank's shards
+    for x, sq in zip(slices, new_sq.unbind(), strict=True):
+        x.part.moment_sqs[x.i].copy_(sq)
+    rows = (raw_sq, g_sq, m_sq, new_sq, beta_hats)
     return record(parts, torch.stack(rows).detach(), c.detach().reshape(1), go)
 
 
@@ -84,6 +86,7 @@ def cut(parts: Sequence[Part], groups: Sequence[Group], rules: Rules) -> list[Sl
     slices = []
     like = torch.empty((), dtype=scalar_dtype(parts[0].params[0].device), device=parts[0].params[0].device)
     for part, (t, prev) in zip(parts, clocks(parts, groups, rules, like), strict=True):
+        numels(part.params, part.moments, part.grads)
         ts = t.expand(len(part.params)).unbind()
         prevs = [None] * len(ts) if prev is None else prev.expand(len(ts)).unbind()
         for i, (p, g, m) in enumerate(zip(part.params, part.grads, part.moments, strict=True)):
@@ -97,19 +100,25 @@ def cut(parts: Sequence[Part], groups: Sequence[Group], rules: Rules) -> list[Sl
     return slices
 
 
-def scopes(slices: Sequence[Slice], norm_scope: str) -> list[list[Slice]]:
-    """The slices that share their norms."""
+def scopes(slices: Sequence[Slice], norm_scope: str) -> list[list[int]]:
+    """Positions of the slices that share their norms."""
     if norm_scope == "tensor":
-        return [[x] for x in slices]
+        return [[n] for n in range(len(slices))]
     keys = [x.part.group if norm_scope == "group" else 0 for x in slices]
-    return [[x for x, key in zip(slices, keys, strict=True) if key == k] for k in sorted(set(keys))]
+    return [[n for n, key in enumerate(keys) if key == k] for k in sorted(set(keys))]
 
 
-def squares(slices: Sequence[Slice], letter: str) -> Tensor:
-    """Each slice's sum of squares, whole where the tensor is sharded."""
+def squares(slices: Sequence[Slice], letter: str, parts: Sequence[Part]) -> tuple[Tensor, float]:
+    """Each slice's sum of squares, over all ranks that have a piece; and how many ranks have one that is not finite."""
     home = slices[0].theta.device
-    sums = [over_shards([square(getattr(x, letter)).view(1, 1)], [x.part])[0].view(()) for x in slices]
-    return torch.stack([s.to(home) for s in sums])
+    sums = torch.stack([square(getattr(x, letter)).to(home) for x in slices])
+    rows, doubt = over_shards([r[None] for r in torch.split(sums, [len(part.params) for part in parts])], parts)
+    return torch.cat(rows, 1)[0], 0.0 if doubt is None else float(doubt)
+
+
+def in_range(m: Tensor, dtype: torch.dtype) -> Tensor:
+    """A moment saturates in the short range of float16: an infinite one would be NaN after the next step."""
+    return m.clamp(torch.finfo(dtype).min, torch.finfo(dtype).max) if dtype == torch.float16 else m
 
 
 def square(x: Tensor) -> Tensor:

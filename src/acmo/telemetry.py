@@ -16,6 +16,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self.record: Record | None = None
+        self.before: Record | None = None  # sharded: the last record whose ‖m_t‖² is known
         self.skipped: Tensor | int | None = None  # since the count in the param groups was last brought up to date
         self.earlier: deque[Record] = deque(maxlen=4)  # of other sets of parameters
         self._places: list[tuple[int, tuple[int, ...]]] = []
@@ -40,14 +41,17 @@ class Ledger:
     def enter(self, record: Record) -> None:
         """Note a step, without waiting for it."""
         # A step that only makes state (gradients and lr 0) is not taken either, but nothing was skipped.
+        raw = record.rows[0] if record.whole is None else record.whole[0]
         if not isinstance(record.applied, bool):
-            skipped = (~record.applied & (record.rows[0].sum() != 0)).int()
+            skipped = (~record.applied & (raw.sum() != 0)).int()
             self.skipped = (0 if self.skipped is None else self.skipped) + skipped
-        elif not record.applied and float(record.rows[0].sum()) != 0:
+        elif not record.applied and float(raw.sum()) != 0:
             self.skipped = (0 if self.skipped is None else self.skipped) + 1
         if self.record is not None and self.record.places == record.places:
+            self.before = completed(self.record, record) if record.late else None
             self.record = record.after(self.record)
         else:
+            self.before = None
             if self.record is not None:
                 self.earlier.appendleft(self.record)
             self.record = record
@@ -58,20 +62,52 @@ class Ledger:
         return next((record for record in records if bool(record.applied)), None)
 
 
-def telemetry(record: Record, norm_scope: str, skipped_steps: int) -> dict[str, Any]:
-    """Floats of the last applied step; waits for the device if it must."""
-    raw, g, m, new, beta_hat = record.rows[:5].tolist()
+def completed(last: Record, record: Record) -> Record:
+    """The last record with what this step's message brought of it: ‖m_{t−1}‖² is that of all ranks."""
+
+    def complete(old: Tensor, new: Tensor) -> Tensor:
+        return torch.cat((old[:3], new[2:3], old[4:5]))
+
+    whole = None
+    if last.whole is not None and record.whole is not None and last.active is not None and record.active is not None:
+        same = torch.eq(last.active, record.active).all()  # else this message is about other parameters
+        whole = torch.where(same, complete(last.whole, record.whole), torch.nan)
+    return last._replace(rows=complete(last.rows, record.rows), whole=whole)
+
+
+LATE = ("moment_norm", "cos_grad_moment", "cos_update_grad", "cos_update_moment")
+
+
+def telemetry(record: Record, norm_scope: str, skipped_steps: int, before: Record | None = None) -> dict[str, Any]:
+    """Floats of the last applied step; waits for the device if it must.
+
+    Of a record that is late, what depends on ‖m_t‖ is that of the step ``before``, NaN where there was none.
+    """
+    result = figures(record, norm_scope)
+    if record.late:
+        older = None if before is None or not bool(before.applied) else figures(before, norm_scope)
+        for now, then in zip(entries(result), entries(older) if older else [{}] * len(entries(result)), strict=True):
+            now.update({key: then.get(key, math.nan) for key in LATE})
+    scopes = result.pop("scopes", None)
+    result |= {"clip_scale": float(record.clip_scale), "skipped_steps": skipped_steps}
+    return result if scopes is None else {**result, "scopes": scopes}
+
+
+def entries(result: dict[str, Any]) -> list[dict[str, Any]]:
+    return [result, *result.get("scopes", ())]
+
+
+def figures(record: Record, norm_scope: str) -> dict[str, Any]:
+    """Norms and angles of the whole vector, and of each scope."""
     places = [(group, i) for group, indices in record.places for i in indices]
-    groups = [group for group, _ in places]
-    columns = list(zip(raw, g, m, new, beta_hat, groups, strict=True))
-    result: dict[str, Any] = {
-        **numbers(columns),
-        "clip_scale": float(record.clip_scale),
-        "skipped_steps": skipped_steps,
-    }
+    columns = list(zip(*record.rows[:5].tolist(), (group for group, _ in places), strict=True))
+    everything = columns
+    if record.whole is not None:
+        everything = list(zip(*record.whole.tolist(), range(record.whole.shape[1]), strict=True))
+    result: dict[str, Any] = numbers(everything)
     if norm_scope == "group":
-        keys = sorted(set(groups))
-        result["scopes"] = [{"group": k, **numbers([c for c in columns if c[-1] == k])} for k in keys]
+        keys = sorted({c[-1] for c in everything})
+        result["scopes"] = [{"group": k, **numbers([c for c in everything if c[-1] == k])} for k in keys]
     elif norm_scope == "tensor":
         order = sorted(range(len(places)), key=places.__getitem__)
         result["scopes"] = [{"group": places[j][0], "index": places[j][1], **numbers([columns[j]])} for j in order]

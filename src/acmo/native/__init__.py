@@ -20,7 +20,7 @@ import torch
 
 __all__ = ["DTYPE_CODES", "Kernel", "kernel", "required", "why_missing"]
 
-ABI: Final = 1
+ABI: Final = 2
 NAME: Final = "libacmo_kernel.so"
 DTYPE_CODES: Final[dict[torch.dtype, int]] = {
     torch.float32: 0,
@@ -57,7 +57,7 @@ class Kernel:
         library.acmo_sums.restype = None
         library.acmo_update.argtypes = [integer, *[pointer] * 8, integer]
         library.acmo_update.restype = None
-        library.acmo_step.argtypes = [*[pointer] * 3, integer]
+        library.acmo_step.argtypes = [pointer] * 3
         library.acmo_step.restype = integer
         self.step = library.acmo_step
         library.acmo_isa.restype = ctypes.c_char_p

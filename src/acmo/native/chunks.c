@@ -161,7 +161,7 @@ DEFINE_ADVANCE(vd, vu64, double)
 #define ROW_F(P, M, p, m, g, mm) UNROLLED {                                                         \
         vf theta = load_##P(p + k * WIDTH);                                                         \
         vf fresh = advance_vf(load_##P(g + k * WIDTH), load_##M(m + k * WIDTH), &theta, c, plain);  \
-        vd2 stored = widen(store_##M(m + k * WIDTH, fresh));                                        \
+        vd2 stored = widen(hold_##M(m + k * WIDTH, fresh));                                         \
         store_##P(p + k * WIDTH, theta);                                                            \
         add_product_##M(&mm.unit[k], stored, stored);                                               \
     }
@@ -170,7 +170,7 @@ DEFINE_ADVANCE(vd, vu64, double)
         vd2 g_k = load_##P##_d(g + k * WIDTH), m_k = load_##M##_d(m + k * WIDTH);                   \
         fresh.lo = advance_vd(g_k.lo, m_k.lo, &theta.lo, c, plain);                                 \
         fresh.hi = advance_vd(g_k.hi, m_k.hi, &theta.hi, c, plain);                                 \
-        vd2 stored = store_##M##_d(m + k * WIDTH, fresh);                                           \
+        vd2 stored = hold_##M##_d(m + k * WIDTH, fresh);                                            \
         store_##P##_d(p + k * WIDTH, theta);                                                        \
         add_product_##M(&mm.unit[k], stored, stored);                                               \
     }

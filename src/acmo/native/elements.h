@@ -174,6 +174,14 @@ INLINE vu16 f16_bits(vf x) {
 #endif
 INLINE vf load_f16(const f16 *p) { vu16 h; memcpy(&h, p, sizeof h); return f16_value(h); }
 INLINE vf store_f16(f16 *p, vf x) { vu16 h = f16_bits(x); memcpy(p, &h, sizeof h); return f16_value(h); }
+/* A moment saturates in the short range of a half: an infinite one would be NaN after the next step. A NaN stays one. */
+INLINE vf saturated(vf x) {
+    vu largest = ((vu)x & 0x80000000u) | 0x477FE000u;          /* 65504 */
+    return (vf)choose((vu)(magnitude(x) > 65504.0f), largest, (vu)x);
+}
+INLINE vf hold_f16(f16 *p, vf x) { return store_f16(p, saturated(x)); }
+#define hold_f32 store_f32
+#define hold_bf16 store_bf16
 
 /* The same as doubles. A double goes to a 16-bit type by way of float, as in torch. */
 typedef double f64;
@@ -190,6 +198,10 @@ INLINE vd2 store_f64_d(f64 *p, vd2 x) {
 STORE_AS_DOUBLES(f32)
 STORE_AS_DOUBLES(bf16)
 STORE_AS_DOUBLES(f16)
+INLINE vd2 hold_f16_d(f16 *p, vd2 x) { return widen(hold_f16(p, narrow(x))); }
+#define hold_f64_d store_f64_d
+#define hold_f32_d store_f32_d
+#define hold_bf16_d store_bf16_d
 #if ACMO_BYTES == 32
 /* From memory, or from 128 bits: up to twice as fast on Zen 3 as from the halves of a register. */
 INLINE vd2 widen_two(__m128 lo, __m128 hi) { return (vd2){(vd)_mm256_cvtps_pd(lo), (vd)_mm256_cvtps_pd(hi)}; }

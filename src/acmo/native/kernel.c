@@ -19,7 +19,7 @@
 #include "kernel.h"
 
 enum {
-    ABI = 1,
+    ABI = 2,
     CHUNK = ACMO_CHUNK,
     BLOCK = 128,          /* chunks; 4 MB of float32: long enough for the prefetchers, short beside a cache */
     OVERHEAD = 64,        /* what a chunk costs beside its entries, in entries: balances many small tensors */

@@ -7,7 +7,6 @@
 #include "kernel.h"
 
 enum { GLOBAL, GROUP, TENSOR }; /* scopes */
-enum { FIRST = 1, SECOND = 2 }; /* passes */
 
 /* The arguments: a head of integers; then n each of NUMEL … MOMENT_SQ, and n + idle each of GROUPS_OF, STEP, BETA_HAT (the
  * last only for Ψ = sqrt). The idle ones have no gradient in this step: their t and β̂ are read and nothing more. */
@@ -143,12 +142,11 @@ static void second_pass(const work *w) {
 }
 
 /* numbers: clip_scale (written), max_grad_norm (inf for none), whether a scaler found an overflow, and each group's HYPERS.
- * rows: C_ALPHA + 1 rows of n. passes: FIRST leaves the sums in rows GG to MM, to be added up over ranks; SECOND goes on from
- * there. Returns 1 for a step that was taken, 0 for one that was not, −1 without memory (nothing is changed then). */
-EXPORT int64_t acmo_step(const int64_t *arguments, double *numbers, double *rows, int64_t passes) {
+ * rows: C_ALPHA + 1 rows of n. Returns 1 for a step that was taken, 0 for one that was not, −1 without memory (nothing is
+ * changed then). */
+EXPORT int64_t acmo_step(const int64_t *arguments, double *numbers, double *rows) {
     work w = unpack(arguments, numbers, rows);
-    if (passes & FIRST && first_pass(&w) < 0) return -1;
-    if (!(passes & SECOND)) return 1;
+    if (first_pass(&w) < 0) return -1;
     int go = calibrate(&w);
     if (go > 0) second_pass(&w);
     else
