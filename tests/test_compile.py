@@ -4,6 +4,7 @@ import pytest
 import torch
 from backends import BACKENDS
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch.optim import lr_scheduler
 
 from acmo import ACMo
 
@@ -83,3 +84,73 @@ def test_eager_steps_go_on_where_compiled_ones_stopped(flags):
         eager.step()
     for p, q in zip(compiled.param_groups[0]["params"], eager.param_groups[0]["params"], strict=True):
         torch.testing.assert_close(p, q)
+
+
+def cosine(opt):
+    return lr_scheduler.CosineAnnealingLR(opt, T_max=10)
+
+
+def one_cycle(opt):
+    return lr_scheduler.OneCycleLR(opt, max_lr=0.2, total_steps=11)
+
+
+@pytest.mark.filterwarnings("ignore:Profiler record function")
+# A compiled step is the one that no scheduler has patched, so the scheduler believes that none was taken.
+@pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
+@pytest.mark.parametrize(
+    ("flags", "schedule", "graphs"),
+    [
+        *(pytest.param(*b.values, cosine, 1, id=f"{b.id}-cosine", marks=b.marks) for b in COMPILED),
+        # cycles momentum, a plain float: dynamo makes a symbol of it when it first changes, and that is all
+        pytest.param({}, one_cycle, 2, id="default-one_cycle"),
+    ],
+)
+def test_compiled_before_its_scheduler_is_built_a_step_follows_the_schedule(flags, schedule, graphs):
+    (compiled, eager), draw = pair(**flags)
+    backend = CompileCounterWithBackend("aot_eager")
+    step = torch.compile(compiled.step, fullgraph=True, backend=backend)  # now: a scheduler patches `step`
+    schedulers = [schedule(opt) for opt in (compiled, eager)]
+    for _ in range(10):
+        draw()
+        step()
+        eager.step()
+        for scheduler in schedulers:
+            scheduler.step()
+    assert backend.frame_count == graphs
+    for p, q in zip(compiled.param_groups[0]["params"], eager.param_groups[0]["params"], strict=True):
+        torch.testing.assert_close(p, q)
+    for group, other in zip(compiled.param_groups, eager.param_groups, strict=True):
+        assert isinstance(group["lr"], torch.Tensor)
+        assert float(group["lr"]) == float(other["lr"]) != pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("kind", [ACMo, torch.optim.Adam], ids=lambda kind: kind.__name__)
+def test_compiled_after_its_scheduler_a_full_graph_is_refused_as_torchs_own_are(kind):
+    p = torch.nn.Parameter(torch.ones(3))
+    opt = kind([p], lr=torch.tensor(0.1))
+    lr_scheduler.CosineAnnealingLR(opt, T_max=10)
+    p.grad = torch.ones(3)
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="should not be traced"):
+        torch.compile(opt.step, fullgraph=True, backend="eager")()
+    torch._dynamo.reset()
+    torch.compile(opt.step, backend="eager")()  # with a break in the graph it works
+    assert not torch.equal(p, torch.ones(3))
+
+
+@pytest.mark.filterwarnings("ignore:Profiler record function")
+@pytest.mark.parametrize("flags", COMPILED)
+def test_a_grad_scaler_drives_one_compiled_graph_and_its_overflow_skips(flags):
+    p, q = (torch.nn.Parameter(torch.ones(4)) for _ in range(2))
+    compiled, eager = (ACMo([x], lr=torch.tensor(0.1), **flags) for x in (p, q))
+    backend = CompileCounterWithBackend("aot_eager")
+    compiled.step = torch.compile(compiled.step, fullgraph=True, backend=backend)
+    for x, opt in ((p, compiled), (q, eager)):
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3)
+        for factor in (1.0, 2.0, torch.inf, 3.0, 4.0, 5.0, 6.0):
+            opt.zero_grad()
+            scaler.scale((factor * x.square()).sum()).backward()
+            scaler.step(opt)
+            scaler.update()
+    torch.testing.assert_close(p, q)
+    assert compiled.skipped_steps == eager.skipped_steps == 1
+    assert backend.frame_count == 1
