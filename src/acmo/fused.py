@@ -25,16 +25,19 @@ def step(parts: Sequence[Part], groups: Sequence[Group], rules: Rules) -> Record
     """One step of ACMo; a part that the kernel cannot serve goes to foreach, under the same scalars."""
     if torch.compiler.is_compiling():
         return step_on_tensors(parts, groups, rules)
-    plain = all(map(is_plain, parts))
-    unfits = not plain and any(map(unfit, parts))
-    if unfits and rules.insist:
-        insist(parts)
-    if unfits or rules.process_group is not None or any(part.shards for part in parts):
-        return step_on_tensors(parts, groups, rules)
+    dense = parts
+    if rules.process_group is None and all(map(is_plain, parts)):
+        grads = parts[0].grads if len(parts) == 1 else [g for part in parts for g in part.grads]
+    else:
+        unfits = any(map(unfit, parts))
+        if unfits and rules.insist:
+            insist(parts)
+        if unfits or rules.process_group is not None or any(part.shards for part in parts):
+            return step_on_tensors(parts, groups, rules)
+        dense = list(map(compact, parts))
+        # Held in a list of its own: the kernel has only addresses.
+        grads = [g for part in dense for g in laid_out(part.params, part.grads)]
     kernel = native.required()
-    dense = parts if plain else list(map(compact, parts))
-    # Held in a list of its own: the kernel has only addresses.
-    grads = [g for part in dense for g in (part.grads if plain else laid_out(part.params, part.grads))]
     arguments, numbers = pack(dense, groups, rules, grads)
     rows = torch.empty(ROWS, len(grads), dtype=torch.float64)
     at = arguments.buffer_info()[0], numbers.buffer_info()[0], rows.data_ptr()
@@ -55,30 +58,39 @@ def pack(
     parts: Sequence[Part], groups: Sequence[Group], rules: Rules, grads: Sequence[Tensor]
 ) -> tuple["array[int]", "array[float]"]:
     """The arguments of acmo_step, in the order that native/step.c names."""
-    code, sqrt, at = native.DTYPE_CODES, rules.psi == "sqrt", Tensor.data_ptr
+    code, at, sqrt = native.DTYPE_CODES, Tensor.data_ptr, rules.psi == "sqrt"
     whole = parts[0] if len(parts) == 1 else joined(parts)
-    idle = [k for k, group in enumerate(groups) for _ in group.idle_steps]
-    values = [len(grads), len(idle), len(groups), SCOPES[rules.norm_scope], sqrt, rules.nonfinite == "propagate"]
-    values += any(group.coupled for group in groups), torch.get_num_threads()
-    values += numels(whole.params, whole.moments, grads)
+    p_codes: list[int] = []
+    m_codes: list[int] = []
+    group_of: list[int] = []
     for part in parts:
-        values += [code[part.params[0].dtype]] * len(part.params)
-    for part in parts:
-        values += [code[part.moments[0].dtype]] * len(part.params)
-    values += map(at, whole.params)
-    values += map(at, whole.moments)
-    values += map(at, grads)
-    values += map(at, whole.moment_sqs)
-    for part in parts:
-        values += [part.group] * len(part.params)
-    values += idle
-    values += map(at, whole.steps)
-    for group in groups:
-        values += map(at, group.idle_steps)
+        n = len(part.params)
+        p_codes += [code[part.params[0].dtype]] * n
+        m_codes += [code[part.moments[0].dtype]] * n
+        group_of += [part.group] * n
+    idle_steps: list[Tensor] = []
+    idle_beta_hats: list[Tensor] = []
+    couples = False
+    for k, group in enumerate(groups):
+        couples = couples or group.coupled != 0
+        if group.idle_steps:
+            idle_steps += group.idle_steps
+            idle_beta_hats += group.idle_beta_hats
+            group_of += [k] * len(group.idle_steps)
+    values = [
+        *(len(grads), len(idle_steps), len(groups), SCOPES[rules.norm_scope], sqrt, rules.nonfinite == "propagate"),
+        *(couples, torch.get_num_threads(), *numels(whole.params, whole.moments, grads), *p_codes, *m_codes),
+        *map(at, whole.params),
+        *map(at, whole.moments),
+        *map(at, grads),
+        *map(at, whole.moment_sqs),
+        *group_of,
+        *map(at, whole.steps),
+        *map(at, idle_steps),
+    ]
     if sqrt:
         values += map(at, whole.beta_hats)
-        for group in groups:
-            values += map(at, group.idle_beta_hats)
+        values += map(at, idle_beta_hats)
 
     limit = math.inf if rules.max_grad_norm is None else rules.max_grad_norm
     numbers = array("d", (1.0, limit, 0.0 if rules.found_inf is None else float(rules.found_inf)))
@@ -150,6 +162,7 @@ def is_plain(part: Part) -> bool:
     p, code = part.params[0], native.DTYPE_CODES
     return (
         p.is_cpu
+        and not part.shards
         and PLAIN.issuperset(map(type, chain(part.params, part.moments, part.grads)))
         and not any(map(Tensor._is_zerotensor, part.grads))
         and p.dtype in code

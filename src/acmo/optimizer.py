@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._compile import _disable_dynamo
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
@@ -14,9 +15,24 @@ from acmo import foreach as foreach_backend
 from acmo import fused as fused_backend
 from acmo import native, reference, statedict
 from acmo.options import check_edited, check_group, check_params
-from acmo.parts import PLAIN, Group, NonFiniteGradient, Part, Record, Rules, Shards, alike, at, dense, real, scalar
+from acmo.parts import (
+    PLAIN,
+    Group,
+    NonFiniteGradient,
+    Part,
+    Record,
+    Rules,
+    Shards,
+    alike,
+    at,
+    dense,
+    group_of,
+    real,
+    scalar,
+)
+from acmo.plan import Plan
 from acmo.projections import Projection, projected
-from acmo.sharding import check_process_group, check_sharding, local, localise
+from acmo.sharding import check_process_group, check_sharding, is_dtensor, local, localise
 from acmo.telemetry import Ledger, telemetry
 
 
@@ -109,6 +125,7 @@ class ACMo(Optimizer):
         check_group(defaults)
         check_process_group(process_group, defaults)
         self._process_group = process_group
+        self._over_ranks = process_group is not None  # or a parameter is a DTensor
         self._forget()
         super().__init__(params, defaults)
 
@@ -117,6 +134,7 @@ class ACMo(Optimizer):
         # By id of the parameter: its m, m's version, ‖m‖² as of then, t and β̂; made anew where one is replaced.
         # A stale id is harmless: its m is not the m.
         self._norms: dict[int, tuple[Tensor, int, Tensor, Tensor, Tensor | None]] = {}
+        self._plans: dict[int, Plan] = {}  # by id of the group; a stale one does not hold
         self._ledger = Ledger()
         self._known: tuple[Any, ...] | None = None  # the options of the whole optimizer, as of the last step
 
@@ -135,6 +153,7 @@ class ACMo(Optimizer):
         except Exception:
             self.param_groups.pop()
             raise
+        self._over_ranks = self._over_ranks or any(map(is_dtensor, self.param_groups[-1]["params"]))
 
     def telemetry(self) -> dict[str, Any]:
         """Norms, β̂ and angles of the last applied step, as floats; ``{}`` before the first.
@@ -160,17 +179,31 @@ class ACMo(Optimizer):
         if not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():  # there tensors have no versions
             with torch.inference_mode(False):
                 return self.step(closure)
+        if torch.compiler.is_compiling() and self._over_ranks:
+            return self._step_eagerly(closure)
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        with torch.set_grad_enabled(self.param_groups[0]["differentiable"]):
+        recorded = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(
+            self.param_groups[0]["differentiable"]
+        )  # the context manager takes 2 % of a small step
+        try:
             parts, groups, owners = self._gather()
-            if (
-                parts or self._process_group is not None
-            ):  # the other ranks wait for this one's sums, even if it has none
+            if parts or self._process_group is not None:  # the other ranks wait for this one, even if it has nothing
                 self._take(parts, groups, owners)
+        finally:
+            torch._C._set_grad_enabled(recorded)
+        if self._process_group is not None and self._ledger.skipped is not None:
+            # ZeroRedundancyOptimizer copies param groups to and fro around a step, and saves its copies: no waiting.
+            self._bank(self.param_groups[0]["skipped_steps"] + self._ledger.skipped)
         return loss
+
+    @_disable_dynamo  # not torch.compiler.disable, which imports all of dynamo here and now
+    def _step_eagerly(self, closure: Callable[[], Any] | None) -> Any:
+        """A step that takes norms over ranks is not compiled."""
+        return self.step(closure)
 
     def _take(self, parts: list[Part], groups: list[Group], owners: list[list[Tensor]]) -> None:
         wide = self.param_groups[0]
@@ -212,6 +245,12 @@ class ACMo(Optimizer):
         """The step's lists, cut so that the tensors of a part are alike; and the parameters that own them."""
         parts, groups, owners = [], [], []
         for k, group in enumerate(self.param_groups):
+            plan = None if torch.compiler.is_compiling() else self._plans.get(id(group))
+            if plan is not None and (part := plan.part(k, group, self.state)) is not None:
+                groups.append(group_of(group, [], []))
+                parts.append(part)
+                owners.append(part.params)
+                continue
             params: list[Tensor] = []
             grads: list[Tensor] = []
             moments: list[Tensor] = []
@@ -228,20 +267,8 @@ class ACMo(Optimizer):
             shards: list[Shards] = []
             if not torch.compiler.is_compiling() and not PLAIN.issuperset(map(type, params)):
                 whole, shards = list(params), localise(params, grads, moments)
-            lr = group["lr"]
-            groups.append(
-                Group(
-                    lr=lr.reshape(()) if isinstance(lr, Tensor) and lr.ndim else lr,
-                    momentum=group["momentum"],
-                    delta=group["delta"],
-                    weight_decay=group["weight_decay"],
-                    decoupled=group["decoupled_weight_decay"],
-                    maximize=group["maximize"],
-                    idle_steps=idle_steps,
-                    idle_beta_hats=idle_beta_hats,
-                )
-            )
-            for same in alike(params, moments, shards) if params else []:
+            groups.append(group_of(group, idle_steps, idle_beta_hats))
+            for same in alike(params, moments, shards):
                 owners.append(at(whole, same))
                 parts.append(
                     Part(
@@ -256,6 +283,8 @@ class ACMo(Optimizer):
                         shards=shards[same[0]] if shards else (),
                     )
                 )
+            if not torch.compiler.is_compiling() and parts and Plan.serves(parts[-1], group):
+                self._plans[id(group)] = Plan(parts[-1])
         return parts, groups, owners
 
     def _init_group(
@@ -335,11 +364,14 @@ class ACMo(Optimizer):
         state = super().state_dict()
         for group in state["param_groups"]:
             group.pop("projection", None)
+            group["momentum_dtype"] = statedict.dtype_name(group["momentum_dtype"])
         return state
 
     def _count_skipped(self) -> None:
         """Bring the count in the param groups, which is what gets saved, up to date."""
-        skipped = self.skipped_steps
+        self._bank(self.skipped_steps)
+
+    def _bank(self, skipped: int | Tensor) -> None:
         for group in self.param_groups:
             group["skipped_steps"] = skipped
         if self._ledger.skipped is not None:
@@ -350,6 +382,8 @@ class ACMo(Optimizer):
         loaded: list[dict[str, Any]] = []
 
         def check(_: Optimizer, state: dict[str, Any]) -> None:  # runs after the hooks that users have registered
+            if "param_groups" in state:
+                state["param_groups"] = [statedict.typed(group) for group in state["param_groups"]]
             statedict.check(state, self.param_groups, self.defaults)
             loaded.append(state)
 
@@ -371,7 +405,7 @@ class ACMo(Optimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         self._count_skipped()
-        return {**super().__getstate__(), "_process_group": self._process_group}
+        return {**super().__getstate__(), "_process_group": self._process_group, "_over_ranks": self._over_ranks}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)

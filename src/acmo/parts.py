@@ -18,7 +18,7 @@ class Part(NamedTuple):
     """The tensors of one parameter group that take part in a step and are alike in device, dtypes and sharding."""
 
     group: int
-    indices: list[int]  # position of each parameter in its group
+    indices: Sequence[int]  # position of each parameter in its group
     params: list[Tensor]  # local, real views; so are grads and moments
     grads: list[Tensor]
     moments: list[Tensor]
@@ -51,6 +51,21 @@ class Group(NamedTuple):
         return 1 - self.lr * self.weight_decay if self.decoupled else 1.0
 
 
+def group_of(options: dict[str, Any], idle_steps: list[Tensor], idle_beta_hats: list[Tensor]) -> Group:
+    """From a parameter group's options."""
+    lr = options["lr"]
+    return Group(
+        lr.reshape(()) if isinstance(lr, Tensor) and lr.ndim else lr,
+        options["momentum"],
+        options["delta"],
+        options["weight_decay"],
+        options["decoupled_weight_decay"],
+        options["maximize"],
+        idle_steps,
+        idle_beta_hats,
+    )
+
+
 class Rules(NamedTuple):
     """What holds for the whole optimizer in a step."""
 
@@ -74,6 +89,10 @@ class Record(NamedTuple):
     whole: Tensor | None = None  # with a process group: the rows of what all ranks hold, a column a parameter group
     active: Tensor | None = None  # and a number for the set of parameters that took part on each rank
     late: bool = False  # sharded: ‖m_t‖² of all ranks comes with the next step's message
+
+    def raw(self) -> Tensor:
+        """‖g‖² of each tensor, or of each group over all ranks."""
+        return self.rows[0] if self.whole is None else self.whole[0]
 
     def after(self, last: "Record") -> "Record":
         """The record, or the last one (of the same places) where this step was not taken: a select, no waiting."""
@@ -115,8 +134,8 @@ def record(
     active: Tensor | None = None,
 ) -> Record:
     """Put together what `telemetry` will want to know."""
-    places = tuple((part.group, tuple(part.indices)) for part in parts)
-    late = whole is not None or any(part.shards for part in parts)
+    places = tuple([(part.group, tuple(part.indices)) for part in parts])
+    late = whole is not None or any([part.shards for part in parts])  # noqa: C419 (lists are quicker here)
     return Record(rows, clip_scale, applied, places, whole, active, late)
 
 
@@ -132,9 +151,10 @@ def arithmetic_dtype(param: Tensor) -> torch.dtype:
 
 def alike(params: list[Tensor], moments: list[Tensor], shards: Sequence[Shards] = ()) -> list[Sequence[int]]:
     """Positions of the parameters that agree in device, dtypes and sharding."""
-    kinds = (set(map(f, x)) for f, x in ((dtype_of, params), (dtype_of, moments), (device_of, params)))
-    if not torch.compiler.is_compiling() and not shards and all(len(kind) == 1 for kind in kinds):
-        return [range(len(params))]
+    if not shards and not torch.compiler.is_compiling():
+        kinds = len(set(map(dtype_of, params))), len(set(map(dtype_of, moments))), len(set(map(device_of, params)))
+        if kinds == (1, 1, 1):
+            return [range(len(params))]
     parts: dict[Any, list[int]] = {}
     for j, (p, m) in enumerate(zip(params, moments, strict=True)):
         parts.setdefault((p.device, p.dtype, m.dtype, shards[j] if shards else ()), []).append(j)

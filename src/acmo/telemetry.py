@@ -41,11 +41,10 @@ class Ledger:
     def enter(self, record: Record) -> None:
         """Note a step, without waiting for it."""
         # A step that only makes state (gradients and lr 0) is not taken either, but nothing was skipped.
-        raw = record.rows[0] if record.whole is None else record.whole[0]
         if not isinstance(record.applied, bool):
-            skipped = (~record.applied & (raw.sum() != 0)).int()
+            skipped = (~record.applied & (record.raw().sum() != 0)).int()
             self.skipped = (0 if self.skipped is None else self.skipped) + skipped
-        elif not record.applied and float(raw.sum()) != 0:
+        elif not record.applied and float(record.raw().sum()) != 0:
             self.skipped = (0 if self.skipped is None else self.skipped) + 1
         if self.record is not None and self.record.places == record.places:
             self.before = completed(self.record, record) if record.late else None
