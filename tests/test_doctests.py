@@ -5,7 +5,7 @@ import importlib
 
 import pytest
 
-MODULES = ["groups", "iterates", "optimizer", "projections"]
+MODULES = ["groups", "iterates", "optimizer", "projections", "scale"]
 
 
 @pytest.mark.parametrize("name", MODULES)

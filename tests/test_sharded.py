@@ -180,3 +180,20 @@ def test_one_rank_with_a_nan_makes_every_rank_raise(layout: str):
     for found in run_ranks(2, nonfinite, layout, "raise"):
         assert "not finite" in found["raised"]
         assert found["finite"]
+
+
+def compiled(layout: str) -> float:
+    """A compiled step of sharded parameters runs eagerly: no error, the same numbers."""
+    (net, opt), (plain, other) = (sharded.make(way, {}, torch.float64) for way in (layout, "plain"))
+    step = torch.compile(opt.step, backend="eager")
+    for grads in sharded.gradients(plain, 3):
+        sharded.give(net, grads)
+        sharded.give(plain, grads)
+        step()
+        other.step()
+    return sharded.distance([sharded.full(p) for p in net.parameters()], list(plain.parameters()))
+
+
+@pytest.mark.parametrize("layout", ["fsdp", "zero"])
+def test_a_compiled_step_over_ranks_runs_eagerly(layout: str):
+    assert max(run_ranks(2, compiled, layout)) < 1e-12

@@ -188,3 +188,14 @@ def matched(
 
 def pick(group: dict[str, Any], keys: dict[str, Any]) -> dict[str, Any]:
     return {key: group[key] for key in keys}
+
+
+def dtype_name(dtype: torch.dtype | None) -> str | None:
+    """As it is saved: torch.distributed.checkpoint neither gathers nor offloads a torch.dtype."""
+    return None if dtype is None else str(dtype).removeprefix("torch.")
+
+
+def typed(group: dict[str, Any]) -> dict[str, Any]:
+    """A saved group with its dtype as torch's: a copy, for the state that was given must stay as it is."""
+    name = group.get("momentum_dtype")
+    return {**group, "momentum_dtype": getattr(torch, name, name)} if isinstance(name, str) else group
