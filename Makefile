@@ -18,8 +18,8 @@ unexport PYTHONPATH  # what is tested is the installed package
 help:  ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.demo  ## train a small CNN on digits with SGD-momentum, Adam and ACMo, side by side
-	@$(BIN)/python examples/digits.py
+demo: $(VENV)/.demo  ## compare the paper's seven optimizers on digits: tuned, five seeds, a report
+	@$(BIN)/acmo compare digits
 
 test: lint  ## ruff, mypy, and every test that is not slow by nature
 	$(PYTEST) -m "not slow"
@@ -51,9 +51,9 @@ $(VENV)/.package: $(STAMP) pyproject.toml $(NATIVE)
 	@$(PIP) -c $(STAMP) --editable .
 	@touch $@
 
-$(VENV)/.demo: $(STAMP) | $(VENV)/.package
+$(VENV)/.demo: $(STAMP) pyproject.toml | $(VENV)/.package
 	@echo "installing what the demo needs ..."
-	@$(PIP) -c $(STAMP) scikit-learn rich
+	@$(PIP) -c $(STAMP) "acmo[lab]"
 	@touch $@
 
 # acmo[dev] is met by the acmo just installed: pip adds the extra's packages and builds nothing again.

@@ -1,0 +1,122 @@
+"""What a run is: one task, one optimizer, one setting, one seed."""
+
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from acmo.lab.errors import LabError
+
+Setting = bool | float | str | list[float] | None
+
+# Where and how a run works and logs. A run that moved to another machine is the same run.
+_NOT_IDENTITY = {"data", "device", "threads", "tensorboard", "keep_checkpoints", "checkpoint_every"}
+_CADENCE = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|it)")
+
+
+class RunConfig(BaseModel):
+    """One run.
+
+    Args:
+      task: ``name:size/net`` such as ``cifar10:tiny/resnet20``, or ``path/to/file.py:Class``.
+      optimizer: a name of `acmo.rivals.REGISTRY`, ``module:Class`` or ``path/to/file.py:Class``.
+      settings: the optimizer's options, where they differ from its defaults.
+      seed: of the split, the weights, the order of the data and its augmentation.
+      phase: the test data is read in ``"final"`` alone, once, at the end.
+      data: the folder of the data; None: what the task downloads.
+      device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
+      autocast: run the model in this dtype where that is safe.
+      deterministic: the same bits on each run.
+      epochs, steps, batch_size, accumulate, schedule, max_grad_norm, evaluate_every: None: as the task's recipe says;
+        max_grad_norm 0: no clipping.
+      log_every: steps between two lines of training metrics; None: 100 lines a run, but at least one every 50 steps.
+      threads: of torch in this process; None: leave them.
+      tensorboard: write TensorBoard's event files too.
+      keep_checkpoints: keep the last of a finished run: its weights.
+      checkpoint_every: ``60s``, ``5m``, ``1h``, or ``200it`` for iterations.
+
+    Example:
+      >>> RunConfig(task="digits", optimizer="acmo", settings={"lr": 0.3}).run_id()
+      '39b4ad703dd0'
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    task: str
+    optimizer: str
+    settings: dict[str, Setting] = {}
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    phase: Literal["tune", "final"] = "tune"
+    data: Path | None = None
+    device: str = "auto"
+    autocast: Literal["off", "bfloat16", "float16"] = "off"
+    deterministic: bool = True
+    epochs: Annotated[int, Field(ge=1)] | None = None
+    steps: Annotated[int, Field(ge=1)] | None = None
+    batch_size: Annotated[int, Field(ge=1)] | None = None
+    accumulate: Annotated[int, Field(ge=1)] | None = None
+    schedule: str | None = None
+    max_grad_norm: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    evaluate_every: Annotated[int, Field(ge=1)] | None = None
+    log_every: Annotated[int, Field(ge=1)] | None = None
+    threads: Annotated[int, Field(ge=1)] | None = None
+    tensorboard: bool = False
+    keep_checkpoints: bool = False
+    checkpoint_every: str = "60s"
+
+    @field_validator("checkpoint_every")
+    @classmethod
+    def _known_cadence(cls, text: str) -> str:
+        if not _CADENCE.fullmatch(text):
+            raise ValueError(f"{text!r} is not of the form 60s, 5m, 1h or 200it")
+        return text
+
+    @model_validator(mode="after")
+    def _one_length(self) -> "RunConfig":
+        if self.epochs is not None and self.steps is not None:
+            raise ValueError("epochs and steps cannot both be given")
+        return self
+
+    def identity(self) -> dict[str, Any]:
+        """What the outcome depends on: not where the data lies, nor how it is logged."""
+        return self.model_dump(mode="json", exclude=_NOT_IDENTITY)
+
+    def run_id(self) -> str:
+        """Twelve hexadecimal digits of the identity: the run's folder; the same run again is the same folder."""
+        # What is None or missing is the same, so that a field added later leaves the ids as they are.
+        known = {key: value for key, value in self.identity().items() if value is not None}
+        text = json.dumps(known, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    def cadence(self) -> tuple[float, Literal["seconds", "steps"]]:
+        """How often a checkpoint is written."""
+        found = _CADENCE.fullmatch(self.checkpoint_every)
+        assert found is not None
+        seconds = {"s": 1, "m": 60, "h": 3600}
+        number, unit = float(found[1]), found[2]
+        return (number, "steps") if unit == "it" else (number * seconds[unit], "seconds")
+
+
+def sentence(error: ValidationError) -> str:
+    """What pydantic found wrong, as one sentence."""
+    parts = []
+    for problem in error.errors():
+        where = ".".join(str(key) for key in problem["loc"] if not str(key).startswith("function-"))
+        if problem["type"] == "extra_forbidden":
+            parts.append(f"{where} is not a known option")
+        else:
+            text = problem["msg"].removeprefix("Value error, ")
+            got = "" if isinstance(problem["input"], dict) else f", got {problem['input']!r}"
+            parts.append(f"{where}: {text}{got}" if where else text)
+    return "; ".join(parts)
+
+
+def run_config(**values: Any) -> RunConfig:
+    """A `RunConfig`, or a `LabError` that says what is wrong with the values."""
+    try:
+        return RunConfig(**values)
+    except ValidationError as error:
+        raise LabError(sentence(error)) from None

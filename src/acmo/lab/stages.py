@@ -1,0 +1,99 @@
+"""The studies that a comparison consists of, and how many runs they are."""
+
+import hashlib
+import json
+from typing import Any, NamedTuple
+
+from acmo.lab.config import RunConfig
+from acmo.lab.grids import drawn_points, grid_of, points_of
+from acmo.lab.plan import Contender, Plan, slug
+from acmo.lab.studies import Spec
+
+_FORMAT = 1  # of what a study's trials hold
+
+
+class Goal(NamedTuple):
+    """What counts on a task."""
+
+    metric: str
+    best: Any
+
+
+def tuning_spec(plan: Plan, contender: Contender, task: str, goal: Goal, decay: float | None = None) -> Spec:
+    """The study that tunes a contender on a task."""
+    grid = grid_of(plan, contender, decay)
+    run = {
+        "task": task,
+        "optimizer": contender.optimizer,
+        "settings": contender.settings,
+        "seed": plan.tune_seed,
+        **plan.run_options(),
+    }
+    if plan.test_every_setting:
+        run["phase"] = "final"
+    if plan.sampler == "random":
+        points = drawn_points(grid, plan.trials or 0, plan.tune_seed)
+    else:
+        points = points_of(grid) if plan.sampler == "grid" else []
+    return Spec(
+        name=_name(plan, contender, task, "tune", {"run": run, "grid": grid, "sampler": plan.sampler}),
+        label=contender.label,
+        task=task,
+        phase="tune",
+        run=run,
+        folder=folder_of(task, contender),
+        metric=goal.metric,
+        best=goal.best,
+        points=points,
+        grid=grid,
+        sampler=plan.sampler,
+        trials=plan.trials or len(points),
+    )
+
+
+def final_spec(plan: Plan, contender: Contender, task: str, goal: Goal, settings: dict[str, Any]) -> Spec:
+    """The study that repeats the chosen setting with fresh seeds."""
+    run = {"task": task, "optimizer": contender.optimizer, "settings": settings, **plan.run_options()}
+    return Spec(
+        name=_name(plan, contender, task, "final", {"run": run}),
+        label=contender.label,
+        task=task,
+        phase="final",
+        run=run,
+        folder=folder_of(task, contender),
+        metric=goal.metric,
+        best=goal.best,
+        points=[{"seed": seed} for seed in plan.final_seeds()],
+    )
+
+
+def tuning_waves(plan: Plan) -> list[list[Contender]]:
+    """Who is tuned together: under ``fixed-wd`` SGD-momentum comes first, since the others take its weight decay."""
+    everyone = plan.contenders()
+    if plan.protocol != "fixed-wd":
+        return [everyone]
+    first = [c for c in everyone if c.label == "sgd-momentum"]
+    return [wave for wave in (first, [c for c in everyone if c not in first]) if wave]
+
+
+def run_counts(plan: Plan) -> dict[str, dict[str, int]]:
+    """By contender: how many runs tune it, and how many repeat its best setting, on one task."""
+    counts = {}
+    for contender in plan.contenders():
+        decay = 0.0 if plan.protocol == "fixed-wd" and contender.label != "sgd-momentum" else None
+        tune = plan.trials or len(points_of(grid_of(plan, contender, decay)))
+        counts[contender.label] = {"tune": tune, "final": plan.seeds}
+    return counts
+
+
+def folder_of(task: str, contender: Contender) -> str:
+    """Where the runs of a contender on a task lie, relative to the output folder."""
+    return f"runs/{slug(task)}/{slug(contender.label)}"
+
+
+def _name(plan: Plan, contender: Contender, task: str, phase: str, depends_on: dict[str, Any]) -> str:
+    """A name that people can read, and a hash of what the outcomes depend on: other options are other studies."""
+    run = RunConfig(**depends_on["run"]).identity()
+    text = json.dumps({**depends_on, "run": run, "format": _FORMAT}, sort_keys=True, default=str)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    return f"acmo/{task}/{contender.label}/{plan.protocol}/{phase}/{digest}"

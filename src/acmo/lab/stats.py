@@ -1,0 +1,204 @@
+"""The statistics of a comparison, as pure functions of numbers: intervals, differences, targets, budgets, edges."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from itertools import combinations_with_replacement
+from math import comb, factorial, isfinite, prod, sqrt
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+Best = Literal["max", "min"]
+NO_DIFFERENCE = "no difference shown"
+EXACT_UP_TO = 8  # values; 6,435 different resamples, each with its multinomial weight
+FEWEST = 5  # values that a bootstrap can make a 95 % interval of
+RESAMPLES = 20_000
+
+
+class Interval(NamedTuple):
+    """Mean and interval; the ends are None where there are too few values for one."""
+
+    mean: float | None
+    low: float | None
+    high: float | None
+    n: int
+
+
+class Difference(NamedTuple):
+    """Mean of the paired differences, its interval, and what may be said of it."""
+
+    mean: float | None
+    low: float | None
+    high: float | None
+    n: int
+    verdict: str
+
+
+class ToTarget(NamedTuple):
+    """Median cost to the target over the runs (None when half of them or more never got there), and how many did."""
+
+    steps: float | None
+    seconds: float | None
+    reached: int
+    n: int
+
+
+def bootstrap_interval(values: Iterable[float], level: float = 0.95) -> Interval:
+    """The mean, and its expanded percentile bootstrap interval.
+
+    The percentile bootstrap of five values covers the mean in some 83 % of all cases where it promises 95 %; reading
+    the percentiles at Φ(−√(n/(n−1)) t) instead of 2.5 % mends most of that (Hesterberg, The American Statistician,
+    2015). All resamples are enumerated for up to eight values; beyond, 20,000 are drawn with a fixed seed. No resample
+    of fewer than five values lies far enough out (from the least to the greatest of three is a 75 % interval): those
+    get Student's t.
+
+    Args:
+      values: one number a run.
+      level: how often the interval shall cover the mean.
+
+    Returns:
+      An `Interval`; without ends for fewer than two values.
+    """
+    x = np.asarray(list(values), dtype=float)
+    n = len(x)
+    if n == 0:
+        return Interval(None, None, None, 0)
+    if n == 1:
+        return Interval(float(x[0]), None, None, 1)
+    from scipy.stats import norm, t  # type: ignore[import-untyped, unused-ignore]
+
+    mean = float(x.mean())
+    quantile = t.ppf((1 + level) / 2, n - 1)
+    if n < FEWEST:
+        half = float(quantile * x.std(ddof=1) / sqrt(n))
+        return Interval(mean, mean - half, mean + half, n)
+    tail = norm.cdf(-sqrt(n / (n - 1)) * quantile)
+    means, weights = _resampled_means(x)
+    order = np.argsort(means)
+    cumulative = np.cumsum(weights[order])
+    last = len(means) - 1
+    low = means[order[min(int(np.searchsorted(cumulative, tail * (1 - 1e-9))), last)]]
+    high = means[order[min(int(np.searchsorted(cumulative, 1 - tail * (1 + 1e-9))), last)]]
+    return Interval(mean, min(float(low), mean), max(float(high), mean), n)
+
+
+def paired_difference(ours: Mapping[int, float], theirs: Mapping[int, float], best: Best = "max") -> Difference:
+    """What ``ours`` has over ``theirs`` on the seeds that both finished; positive is more of the metric.
+
+    Args:
+      ours: score by seed.
+      theirs: score by seed.
+      best: whether more of the metric is better ("max") or less ("min").
+
+    Returns:
+      A `Difference` whose verdict is "better", "worse", or, where the interval covers 0 or is missing, "no difference
+      shown".
+    """
+    seeds = sorted(ours.keys() & theirs.keys())
+    mean, low, high, n = bootstrap_interval([ours[s] - theirs[s] for s in seeds])
+    if low is None or high is None or low <= 0 <= high:
+        return Difference(mean, low, high, n, NO_DIFFERENCE)
+    return Difference(mean, low, high, n, "better" if (low > 0) == (best == "max") else "worse")
+
+
+def target_score(baselines: Mapping[str, Sequence[float]], best: Best = "max") -> float | None:
+    """A score that every tuned baseline reaches at its end, on average: the worst of their mean final scores."""
+    means = [float(np.mean(scores)) for scores in baselines.values() if len(scores)]
+    if not means:
+        return None
+    return min(means) if best == "max" else max(means)
+
+
+def time_to_target(
+    curves: Sequence[Sequence[tuple[float, float, float | None]]], target: float | None, best: Best = "max"
+) -> ToTarget:
+    """How long the runs took until their validation score was first at the target.
+
+    Args:
+      curves: for each run, its (step, seconds, score) in order.
+      target: the score to reach.
+      best: "max" or "min".
+
+    Returns:
+      Medians over all runs, one that never got there counting as infinitely slow.
+    """
+    if target is None:
+        return ToTarget(None, None, 0, len(curves))
+    sign = 1 if best == "max" else -1
+    hits = []
+    for curve in curves:
+        reached = (p for p in curve if p[2] is not None and sign * p[2] >= sign * target)
+        hits.append(next(reached, None))
+    steps = _median_or_none([float("inf") if hit is None else hit[0] for hit in hits])
+    seconds = _median_or_none([float("inf") if hit is None else hit[1] for hit in hits])
+    return ToTarget(steps, seconds, sum(hit is not None for hit in hits), len(curves))
+
+
+def budget_curve(outcomes: Sequence[float]) -> list[float]:
+    """Expected outcome of the best of k settings drawn from the grid without replacement, k = 1 … n, exactly.
+
+    The setting of rank r (1: best by validation) is the best of the k drawn with probability C(n − r, k − 1) / C(n, k).
+
+    Args:
+      outcomes: the outcome of each setting, in the order of the selection: the one that would be chosen is the first.
+
+    Returns:
+      n expectations; the last is the outcome of the setting that is chosen.
+    """
+    n = len(outcomes)
+    return [
+        sum(comb(n - r, k - 1) * outcome for r, outcome in enumerate(outcomes[: n - k + 1], start=1)) / comb(n, k)
+        for k in range(1, n + 1)
+    ]
+
+
+def edges(chosen: Mapping[str, Any], grid: Mapping[str, Sequence[Any]]) -> list[str]:
+    """The options whose best value is the least or the greatest that was tried: a wider grid might do better.
+
+    Zero is no edge (nothing lies below a weight decay of 0), nor is a value of a grid without order, nor the only one.
+    """
+    flagged = []
+    for option, values in grid.items():
+        value = chosen.get(option)
+        if len(values) < 2 or not all(_is_number(v) for v in (*values, value)):
+            continue
+        if value in (min(values), max(values)) and value != 0:
+            flagged.append(f"{option}={value:g} is the {'least' if value == min(values) else 'greatest'} tried")
+    return flagged
+
+
+def ranks(scores: Mapping[str, float | None], best: Best = "max") -> dict[str, int | None]:
+    """1 for the best score; the same rank for the same score; None without a score."""
+    sign = -1 if best == "max" else 1
+    present = sorted(sign * s for s in scores.values() if s is not None)
+    return {name: None if s is None else present.index(sign * s) + 1 for name, s in scores.items()}
+
+
+def _resampled_means(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The means of the resamples, and the probability of each."""
+    n = len(x)
+    if n <= EXACT_UP_TO:
+        counts, weights = _multisets(n)
+        return counts @ x / n, weights
+    drawn = np.random.default_rng(0).integers(n, size=(RESAMPLES, n))
+    return x[drawn].mean(axis=1), np.full(RESAMPLES, 1 / RESAMPLES)
+
+
+@lru_cache
+def _multisets(n: int) -> tuple[np.ndarray, np.ndarray]:
+    """How often each of n values is in each of the C(2n − 1, n) resamples, and the resample's probability."""
+    counts = np.array([np.bincount(chosen, minlength=n) for chosen in combinations_with_replacement(range(n), n)])
+    ways = np.array([factorial(n) / prod(factorial(c) for c in row) for row in counts.tolist()])
+    return counts, ways / float(n) ** n
+
+
+def _median_or_none(values: Sequence[float]) -> float | None:
+    if not values:
+        return None
+    ordered = sorted(values)
+    middle = (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
+    return middle if isfinite(middle) else None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,109 @@
+"""CIFAR-10 and CIFAR-100 from their official *binary* versions: downloaded, or in a folder."""
+
+from abc import abstractmethod
+from pathlib import Path
+from types import MappingProxyType
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from acmo.lab.errors import LabError
+from acmo.lab.tasks.downloads import unpacked
+from acmo.lab.tasks.images import PAPER, SMALL, TINY, Images
+
+_PIXELS = 3 * 32 * 32
+
+
+class Cifar(Images):
+    """What the two have in common: a record is a label byte or two, and the planes R, G and B, row by row."""
+
+    presets = MappingProxyType({"tiny": TINY, "small": SMALL, "paper": PAPER})
+    sizes = tuple(presets)
+    mean = (0.4914, 0.4822, 0.4465)
+    std = (0.2470, 0.2435, 0.2616)
+
+    url: ClassVar[str]
+    md5: ClassVar[str]
+    folder: ClassVar[str]  # the archive's
+    label_bytes: ClassVar[int]
+
+    @abstractmethod
+    def files(self, folder: Path, split: Literal["train", "test"]) -> list[Path]:
+        """The files of a split, in order."""
+
+    def prepare(self) -> None:
+        """Get the data, read what is for training, and see whether the test data is there."""
+        super().prepare()
+        for path in self.files(self.where(), "test"):
+            self._records(path)
+
+    def where(self) -> Path:
+        """The folder with the binary files; downloads them if none was given."""
+        if self.data is None:
+            return unpacked(self.url, self.md5, rf"{self.folder}/[^/]+")
+        for folder in (self.data, self.data / self.folder):
+            if folder.is_dir() and all(path.is_file() for path in self.files(folder, "test")):
+                return folder
+        pickled = any((f / "data_batch_1").exists() or (f / "train").is_file() for f in (self.data, self.data / "x"))
+        hint = "; what is there looks like the pickled version, which is not read" if pickled else ""
+        raise LabError(f"{self.data} has no {self.folder} with the binary version of {self.name}{hint}")
+
+    def examples(self, split: Literal["train", "test"]) -> tuple[Tensor, Tensor]:
+        """Images (N, 3, 32, 32) of bytes, and labels."""
+        folder = self.where()
+        files = self.files(folder, split)
+        if not files:
+            raise LabError(f"{folder} has no {split} data of {self.name}")
+        records = torch.cat([self._read(path) for path in files])
+        labels = records[:, self.label_bytes - 1].long()  # of CIFAR-100's two the fine one
+        if int(labels.max()) >= self.classes:
+            raise LabError(
+                f"{folder} is damaged: a label is {int(labels.max())}, {self.name} has {self.classes} classes"
+            )
+        images = records[:, self.label_bytes :].reshape(-1, 3, 32, 32)
+        return self.limited(images, labels) if split == "train" else (images, labels)
+
+    def _records(self, path: Path) -> int:
+        size, record = path.stat().st_size, self.label_bytes + _PIXELS
+        if size == 0 or size % record:
+            raise LabError(f"{path} is damaged or cut short: {size} bytes are not records of {record}")
+        return size // record
+
+    def _read(self, path: Path) -> Tensor:
+        return torch.from_numpy(np.fromfile(path, dtype=np.uint8)).view(self._records(path), -1)
+
+
+class Cifar10(Cifar):
+    """CIFAR-10: 50,000 colour images of 10 kinds of things, 10,000 for the test."""
+
+    name = "cifar10"
+    classes = 10
+    url = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
+    md5 = "c32a1d4ab5d03f1284b67883e8d87530"
+    folder = "cifar-10-batches-bin"
+    label_bytes = 1
+
+    def files(self, folder: Path, split: Literal["train", "test"]) -> list[Path]:
+        """Five batches to train on, or however many there are."""
+        if split == "test":
+            return [folder / "test_batch.bin"]
+        return sorted(folder.glob("data_batch_*.bin"), key=lambda path: (len(path.name), path.name))
+
+
+class Cifar100(Cifar):
+    """CIFAR-100: as CIFAR-10, of 100 kinds."""
+
+    name = "cifar100"
+    classes = 100
+    mean = (0.5071, 0.4866, 0.4409)
+    std = (0.2673, 0.2564, 0.2762)
+    url = "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz"
+    md5 = "03b5dce01913d631647c71ecec9e9cb8"
+    folder = "cifar-100-binary"
+    label_bytes = 2
+
+    def files(self, folder: Path, split: Literal["train", "test"]) -> list[Path]:
+        """One file each."""
+        return [folder / f"{split}.bin"]

@@ -1,0 +1,359 @@
+"""The command line: what is wrong is one sentence and exit code 2; what is right goes on where it stopped."""
+
+import json
+import os
+import pty
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("optuna")
+pytest.importorskip("typer")
+
+from acmo.lab.cli import main
+from acmo.lab.errors import LabError
+from acmo.lab.plan import find_preset, make_plan, parse_value, parse_values, presets, read_toml
+from acmo.lab.stages import run_counts
+from acmo.lab.tasks import TASKS, find_task
+
+EXAMPLE = Path(__file__).parent.parent / "examples" / "own_optimizer"
+QUICK = ["--optimizers", "sgd,adam", "--try", "all.lr=0.1,0.01", "--seeds", "2", "--epochs", "1"]
+
+
+@pytest.fixture
+def acmo(monkeypatch, capsys, tmp_path):
+    """Run the command in this process, in an empty folder: (exit code, output, errors)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    before = signal.getsignal(signal.SIGTERM)
+
+    def run(*args: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["acmo", *args])
+        with pytest.raises(SystemExit) as end:
+            main()
+        out, err = capsys.readouterr()
+        return end.value.code or 0, out, err
+
+    yield run
+    signal.signal(signal.SIGTERM, before)
+
+
+def sentence(result: tuple[int, str, str]) -> str:
+    """The one sentence of a command that failed as it should."""
+    code, out, err = result
+    assert code == 2, (code, out, err)
+    assert "Traceback" not in out + err
+    assert len(err.strip().splitlines()) == 1
+    assert err.startswith("acmo: ")
+    return err
+
+
+def test_an_unknown_task_is_answered_with_the_nearest(acmo):
+    assert "did you mean 'digits'" in sentence(acmo("compare", "digit"))
+    assert "did you mean 'cifar10'" in sentence(acmo("train", "cifar1"))
+
+
+def test_an_unknown_optimizer_is_answered_with_the_nearest(acmo):
+    assert "did you mean 'adam'" in sentence(acmo("compare", "digits", "--optimizers", "acmo,adm"))
+    assert "did you mean" in sentence(acmo("compare", "digits", "--optimizers", "adm", "--dry-run"))
+    assert "no module 'nowhere'" in sentence(acmo("train", "digits", "--optimizer", "nowhere:Class"))
+
+
+def test_an_option_that_an_optimizer_lacks_is_said_before_any_run(acmo, tmp_path):
+    assert "no option 'momentums'" in sentence(
+        acmo("compare", "digits", "--optimizers", "sgd", "--try", "sgd.momentums=0.9")
+    )
+    assert not (tmp_path / "runs").exists()
+
+
+def test_bad_toml_is_said_with_its_line(acmo, tmp_path):
+    (tmp_path / "a.toml").write_text('tasks = ["digits"]\nseeds = = 3\n')
+    assert "line 2" in sentence(acmo("compare", "--preset", "a.toml"))
+    (tmp_path / "b.toml").write_text('tasks = ["digits"]\n\nseed = 3\n')
+    assert re.search(r"b\.toml, line 3: seed is not a known option", sentence(acmo("compare", "--preset", "b.toml")))
+    (tmp_path / "c.toml").write_text('tasks = ["digits"]\n[grids.acmo]\nlr = []\n')
+    assert "c.toml, line 3" in sentence(acmo("compare", "--preset", "c.toml"))
+    (tmp_path / "d.toml").write_text('tasks = ["digits"]\nprotocol = "fixed"\n')
+    assert "line 2" in sentence(acmo("compare", "--preset", "d.toml"))
+
+
+def test_an_unknown_preset_is_answered_with_the_nearest(acmo):
+    assert "did you mean 'paper/cifar10-tuned-vgg16'" in sentence(
+        acmo("compare", "--preset", "paper/cifar10-tuned-vgg")
+    )
+
+
+def test_missing_and_damaged_data_is_one_sentence(acmo, tmp_path):
+    sentence(acmo("compare", "cifar10:tiny", "--data", "nowhere"))
+    folder = tmp_path / "cifar-10-batches-bin"
+    folder.mkdir()
+    for name in [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]:
+        (folder / name).write_bytes(b"\0" * 100)
+    sentence(acmo("compare", "cifar10:tiny", "--data", str(tmp_path)))
+
+
+def test_a_folder_that_cannot_be_written_is_one_sentence(acmo, tmp_path):
+    (tmp_path / "file").write_text("")
+    assert "cannot be written" in sentence(acmo("compare", "digits", *QUICK, "--out", "file/out"))
+    assert "cannot be written" in sentence(acmo("train", "digits", "--out", "file/out"))
+
+
+def test_wrong_options_are_one_sentence(acmo):
+    assert "name a task" in sentence(acmo("compare"))
+    assert "needs trials" in sentence(acmo("compare", "digits", "--sampler", "tpe"))
+    assert "sgd-momentum" in sentence(acmo("compare", "digits", "--protocol", "fixed-wd", "--optimizers", "acmo"))
+    assert "has no grid" in sentence(acmo("compare", "digits", "--optimizers", "torch.optim:Rprop"))
+    assert "optimizer.option=value" in sentence(acmo("compare", "digits", "--try", "lr"))
+    assert "twice" in sentence(acmo("compare", "digits", "--optimizers", "sgd,sgd-momentum"))
+    assert "there is no folder" in sentence(acmo("report", "nowhere"))
+
+
+def test_a_password_is_never_repeated(acmo, monkeypatch):
+    url = "postgresql://me:hunter2@127.0.0.1:1/db"
+    for result in (
+        acmo("compare", "digits", "--storage", url),
+        acmo("compare", "digits", "--storage", "redis://:hunter2@h/0"),
+    ):
+        assert "hunter2" not in sentence(result)
+    monkeypatch.setenv("ACMO_STORAGE", url)
+    code, out, err = acmo("compare", "digits", "--dry-run")
+    assert code == 0
+    assert "me:***@127.0.0.1" in out
+    assert "hunter2" not in out + err
+    code, out, err = acmo("compare", "--help")
+    assert "hunter2" not in out + err
+
+
+def test_a_missing_extra_is_one_sentence(tmp_path):
+    (tmp_path / "typer.py").write_text("raise ModuleNotFoundError(\"No module named 'typer'\", name='typer')")
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
+    done = subprocess.run([sys.executable, "-m", "acmo", "list", "tasks"], env=env, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.strip() == 'acmo: typer is not installed; get it with: pip install "acmo[lab]"'
+
+
+def test_help_has_examples_and_lists_have_everything(acmo):
+    for command in ("compare", "tune", "train", "report"):
+        assert f"acmo {command} " in acmo(command, "--help")[1]
+    assert all(name in acmo("list", "tasks")[1] for name in TASKS)
+    assert "full-matrix-adagrad" in acmo("list", "optimizers")[1]
+    assert all(name in acmo("list", "presets")[1] for name in presets())
+
+
+def test_importing_acmo_does_not_import_the_lab():
+    heavy = ("acmo.lab", "typer", "optuna", "rich", "pydantic")
+    code = f"import sys, acmo; assert not [m for m in sys.modules if m.startswith({heavy})]"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("name", presets())
+def test_every_preset_is_valid_and_says_what_it_needs(name):
+    plan = make_plan(read_toml(find_preset(name)))
+    assert plan.title
+    assert plan.needs
+    for task in plan.tasks:
+        find_task(task)
+
+
+def test_the_papers_experiments_are_all_there():
+    for data in ("cifar10", "cifar100"):
+        for protocol in ("fixed", "tuned"):
+            for net in ("vgg16", "resnet50", "densenet121"):
+                plan = make_plan(read_toml(find_preset(f"paper/{data}-{protocol}-{net}")))
+                assert plan.tasks == [f"{data}:paper/{net}"]
+                assert plan.protocol == f"{protocol}-wd"
+                assert plan.grid == "full"
+                recipe = find_task(plan.tasks[0]).recipe
+                assert (recipe.epochs, recipe.batch_size, recipe.schedule.text) == (200, 128, "steps:50:0.1")
+                tuned = {
+                    "acmo": 40,
+                    "sgd-momentum": 360,
+                    "adam": 160,
+                    "amsgrad": 160,
+                    "adamw": 160,
+                    "padam": 480,
+                    "adabound": 320,
+                }
+                fixed = {label: n // 5 if label != "sgd-momentum" else n for label, n in tuned.items()}
+                assert {k: v["tune"] for k, v in run_counts(plan).items()} == (fixed if protocol == "fixed" else tuned)
+
+
+def test_a_dry_run_counts_and_writes_nothing(acmo, tmp_path):
+    code, out, _ = acmo("compare", "--preset", "paper/cifar100-fixed-resnet50", "--dry-run")
+    assert code == 0
+    assert "cifar100:paper/resnet50: 659 runs of 200 epochs, 131,800 epochs in all." in out
+    assert "Needs: CIFAR-100" in out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_values_on_the_command_line_are_numbers_lists_or_words():
+    assert parse_values("my.module:Cls.lr=1e-3,0.1") == ("my.module:Cls", "lr", [0.001, 0.1])
+    assert parse_values("sgd.nesterov=true,false") == ("sgd-momentum", "nesterov", [True, False])
+    assert [parse_value(t) for t in ("1/8", "tensor", "3", "null")] == [0.125, "tensor", 3.0, None]
+    with pytest.raises(LabError):
+        parse_values("lr=0.1")
+
+
+def test_train_trains_and_the_same_command_finds_the_result(acmo, tmp_path):
+    command = (
+        "train",
+        "digits",
+        "--optimizer",
+        "sgd",
+        "--lr",
+        "0.1",
+        "--set",
+        "momentum=0.8",
+        "--epochs",
+        "1",
+        "--test",
+    )
+    code, out, err = acmo(*command)
+    assert code == 0, err
+    assert re.search(r"test: .*accuracy 0\.\d+", out)
+    results = list(tmp_path.glob("runs/digits/runs/digits/sgd-momentum/*/result.json"))
+    assert len(results) == 1
+    stamp = results[0].stat().st_mtime_ns
+    assert acmo(*command)[1] == out
+    assert results[0].stat().st_mtime_ns == stamp
+    assert acmo("report", "runs/digits")[0] == 0
+
+
+def test_tune_shows_settings_in_order_and_reads_no_test_data(acmo, tmp_path):
+    code, out, err = acmo(
+        "tune", "digits", "--optimizer", "acmo", "--try", "lr=0.1,0.001", "--epochs", "1", "--workers", "1", "-q"
+    )
+    assert code == 0, err
+    assert out.index("lr=0.1") < out.index("lr=0.001")
+    assert '"kind": "test"' not in "".join(p.read_text() for p in tmp_path.rglob("metrics.jsonl"))
+
+
+def test_the_example_of_an_optimizer_of_ones_own_runs(acmo, tmp_path, monkeypatch):
+    shutil.copytree(EXAMPLE, tmp_path / "example")
+    monkeypatch.chdir(tmp_path / "example")
+    quick = ["--epochs", "1", "--seeds", "1", "--try", "all.lr=0.1", "--workers", "1", "-q"]
+    code, out, err = acmo("compare", "--preset", "comparison.toml", *quick)
+    assert code == 0, err
+    assert "signSGD" in out
+    assert "Results: runs/comparison" in out
+    rows = json.loads(Path("runs/comparison/summary.json").read_text())["tasks"][0]["rows"]
+    assert rows[-1]["label"] == "signSGD"
+    assert rows[-1]["tried"] == 5
+    assert rows[-1]["test"]["mean"] > 0.3
+    flags = ["--optimizers", "sgd,sign_sgd:SignSGD", "--try", "sign_sgd:SignSGD.lr=0.001", "--try", "sgd.lr=0.1"]
+    code, out, _ = acmo("compare", "digits", *flags, "--dry-run")
+    assert code == 0
+    assert "12 runs" in out
+
+
+def start(cwd: Path, *args: str, **options) -> subprocess.Popen:
+    env = {**os.environ, "COLUMNS": "200"}
+    return subprocess.Popen([sys.executable, "-m", "acmo", *args], cwd=cwd, env=env, start_new_session=True, **options)
+
+
+def wait_for(condition, seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_ctrl_c_ends_cleanly_says_how_to_go_on_and_the_same_command_does(tmp_path):
+    command = [
+        "compare",
+        "digits",
+        "--optimizers",
+        "sgd",
+        "--try",
+        "all.lr=0.1,0.01",
+        "--seeds",
+        "1",
+        "--epochs",
+        "10",
+        "--workers",
+        "2",
+    ]
+    process = start(tmp_path, *command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_for(lambda: len(list(tmp_path.glob("runs/digits/runs/*/*/*/metrics.jsonl"))) == 2)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to everyone in the group
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, (out, err)
+    assert "Traceback" not in out + err
+    assert f"acmo {' '.join(command)}" in out
+    wait_for(
+        lambda: subprocess.run(["pgrep", "-s", str(process.pid)], capture_output=True).returncode == 1, 20
+    )  # nobody is left
+    done = start(tmp_path, *command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    out, err = done.communicate(timeout=180)
+    assert done.returncode == 0, (out, err)
+    assert "3/3" in out
+
+
+@pytest.mark.slow
+def test_two_processes_in_one_folder_share_the_work_and_agree(tmp_path):
+    both = [
+        start(
+            tmp_path,
+            "compare",
+            "digits",
+            *QUICK,
+            "--workers",
+            "1",
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in "ab"
+    ]
+    outputs = [p.communicate(timeout=240) for p in both]
+    assert [p.returncode for p in both] == [0, 0], outputs
+    runs = [json.loads(p.read_text()) for p in tmp_path.glob("runs/digits/runs/*/*/*/result.json")]
+    assert len(runs) == 8
+    for path in tmp_path.glob("runs/digits/runs/*/*/*/metrics.jsonl"):
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        assert [r["step"] for r in lines if r["kind"] == "train"] == sorted(
+            {r["step"] for r in lines if r["kind"] == "train"}
+        )
+
+
+@pytest.mark.slow
+def test_a_terminal_shows_trials_epoch_loss_and_time_left(tmp_path):
+    leader, follower = pty.openpty()
+    command = [
+        "compare",
+        "digits",
+        "--optimizers",
+        "sgd",
+        "--try",
+        "all.lr=0.1",
+        "--seeds",
+        "1",
+        "--epochs",
+        "8",
+        "--workers",
+        "1",
+    ]
+    process = start(tmp_path, *command, stdout=follower, stderr=follower, stdin=follower)
+    os.close(follower)
+    shown = b""
+    while True:
+        try:
+            part = os.read(leader, 65536)
+        except OSError:
+            break
+        if not part:
+            break
+        shown += part
+    os.close(leader)
+    assert process.wait(60) == 0
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
+    assert re.search(r"\d of 2 runs\s+\S+.* left", text)
+    assert re.search(r"sgd-momentum\s+lr=0.1\s+epoch \d", text)
+    assert re.search(r"loss \d", text)
+    assert "Results: runs/digits" in text
