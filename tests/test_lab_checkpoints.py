@@ -132,6 +132,7 @@ def test_every_way_of_training_goes_on_with_the_same_bits(tmp_path, values):
     assert_same(tmp_path / "whole", tmp_path / "cut")
 
 
+@pytest.mark.slow
 def test_killed_by_sigkill_at_any_moment_it_ends_with_the_same_bits(tmp_path):
     what = config(task="digits", settings={"lr": 0.1}, epochs=6, checkpoint_every="5it")
     run(what, tmp_path / "whole")

@@ -225,6 +225,7 @@ def test_train_trains_and_the_same_command_finds_the_result(acmo, tmp_path):
     assert acmo("report", "runs/digits")[0] == 0
 
 
+@pytest.mark.slow
 def test_tune_shows_settings_in_order_and_reads_no_test_data(acmo, tmp_path):
     code, out, err = acmo(
         "tune", "digits", "--optimizer", "acmo", "--try", "lr=0.1,0.001", "--epochs", "1", "--workers", "1", "-q"
@@ -264,6 +265,7 @@ def wait_for(condition, seconds: float = 120) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_cleanly_says_how_to_go_on_and_the_same_command_does(tmp_path):
     command = [
         "compare",

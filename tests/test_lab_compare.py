@@ -98,6 +98,7 @@ def test_a_lost_database_costs_no_run(done, tmp_path):
     assert again == summary
 
 
+@pytest.mark.slow
 def test_other_options_in_the_same_folder_are_refused_but_more_seeds_are_added(done):
     out, summary, _ = done
     with pytest.raises(LabError, match=r"another comparison \(epochs differs\)"):
@@ -164,6 +165,7 @@ def test_half_a_line_and_a_run_under_way_are_no_error(done, tmp_path):
         load(tmp_path / "nowhere")
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_replaced_and_its_trial_done(tmp_path):
     plan = make_plan({**SMALL, "optimizers": ["sgd"], "baselines": ["sgd"], "epochs": 6, "seeds": 1})
     comparison = Compare(plan, tmp_path, Store(sqlite_in(tmp_path)), workers=2, quiet=True)

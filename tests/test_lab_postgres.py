@@ -116,6 +116,7 @@ def start(url: str, name: str, *more: str) -> subprocess.Popen:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+@pytest.mark.slow
 def test_workers_that_start_at_once_on_an_empty_database_share_the_grid_and_outlive_one_that_is_killed(url):
     victim = start(url, "killed", "600")  # at its trial for ten minutes
     assert victim.stdout.readline().startswith("claimed 0")
@@ -165,6 +166,7 @@ def acmo(*args: str, cwd: Path) -> subprocess.CompletedProcess:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", ["password", "host"])
 def test_a_database_that_does_not_answer_is_one_sentence_without_the_password(url, wrong, tmp_path):
     bad = url.replace(ENCODED, "wr0ng-passw0rd") if wrong == "password" else re.sub(r":\d+/", ":1/", url)

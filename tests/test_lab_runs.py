@@ -203,6 +203,7 @@ def test_two_ranks_equal_one_with_the_same_global_batch(tmp_path, task):
     assert lines[0] == pytest.approx(lines[1], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_more_ranks_than_examples_leave_some_without_work(tmp_path):
     what = config("Steady", batch_size=1, steps=3, keep_checkpoints=True)
     in_ranks(2, what, tmp_path / "2")
@@ -243,6 +244,7 @@ def test_progress_is_told_and_what_it_raises_ends_the_run(tmp_path):
     assert run(config(), tmp_path / "cut").valid == Result.read(tmp_path / "whole").valid
 
 
+@pytest.mark.slow
 def test_a_second_process_in_the_same_folder_waits_for_the_first(tmp_path):
     what = config(steps=400)
     context = multiprocessing.get_context("spawn")

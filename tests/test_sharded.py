@@ -38,7 +38,13 @@ def compare(layout: str) -> list[tuple[str, float, float]]:
     return found
 
 
-@pytest.mark.parametrize(("world", "layout"), [(w, layout) for w, layouts in LAYOUTS.items() for layout in layouts])
+CASES = [(world, layout) for world, layouts in LAYOUTS.items() for layout in layouts]
+
+
+@pytest.mark.parametrize(
+    ("world", "layout"),
+    [pytest.param(*case, marks=[pytest.mark.slow] if case[0] in (1, 3) else []) for case in CASES],
+)
 def test_parameters_and_moments_are_those_of_the_unsharded_run(world: int, layout: str):
     for found in run_ranks(world, compare, layout):
         assert not [case for case in found if not case[1] < case[2]]
