@@ -1,0 +1,35 @@
+"""ACMo's telemetry over a run: the angle between gradient and moment, β̂, clipping."""
+
+from collections.abc import Sequence
+from statistics import median
+
+from acmo.lab.report.curves import plot_of
+from acmo.lab.report.evidence import Contestant, Row, number
+
+
+def telemetry(contestants: Sequence[Contestant]) -> list[Row]:
+    """ACMo's angles, of those that tell them."""
+    titles = {
+        "cos_grad_moment": "cos(g, m): the gradient's angle to the moment before it",
+        "beta_hat": "β̂: how much of the moment is kept",
+        "clip_scale": "clip scale: 1 where nothing is clipped",
+    }
+    plots = [plot_of(contestants, "train", key, title=title, log=key == "beta_hat") for key, title in titles.items()]
+    return [plot for plot in plots if plot["series"]]
+
+
+def share_clipped(contestant: Contestant) -> float | None:
+    """Of the logged steps, how many had their gradient clipped."""
+    scales = [number(line.get("clip_scale")) for lines in contestant.lines for line in lines.get("train", [])]
+    present = [scale for scale in scales if scale is not None]
+    return sum(scale < 1 for scale in present) / len(present) if present else None
+
+
+def median_of(contestant: Contestant, key: str, part: slice) -> float | None:
+    """Median of a training value over a part of each run: ``slice(0.0, 0.1)`` is the first tenth."""
+    values = []
+    for lines in contestant.lines:
+        train = lines.get("train", [])
+        chosen = train[int(part.start * len(train)) : max(int(part.stop * len(train)), 1)]
+        values += [v for v in (number(line.get(key)) for line in chosen) if v is not None]
+    return median(values) if values else None

@@ -1,0 +1,92 @@
+"""Numbers and lists as a reader wants them."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from acmo.lab import provenance
+
+_HOME = re.compile(
+    r"(?<![\w.~-])(?:/home/[^/\s:'\"]+|/Users/[^/\s:'\"]+|/root|[A-Z]:\\Users\\[^\\\s:'\"]+)(?=[/\\]|$|[\s:'\"])"
+)
+_PERCENT = {"accuracy"}
+NONE = "–"
+
+
+def scale(metric: str) -> float:
+    """By what a metric is multiplied to be shown: accuracy is shown in per cent."""
+    return 100.0 if metric in _PERCENT else 1.0
+
+
+def unit(metric: str) -> str:
+    return " %" if metric in _PERCENT else ""
+
+
+def name(metric: str) -> str:
+    """A metric's name within a sentence."""
+    return {"bleu": "BLEU"}.get(metric, metric.replace("_", " "))
+
+
+def score(value: float | None, metric: str, *, sign: bool = False, units: bool = True) -> str:
+    """A score: two decimals for per cent and BLEU, four digits otherwise."""
+    if value is None:
+        return NONE
+    form = ("+" if sign else "") + (".2f" if metric in _PERCENT | {"bleu"} else ".4g")
+    return format(value * scale(metric), form).replace("-", "−") + (unit(metric) if units else "")
+
+
+def interval(found: Any, metric: str) -> str:
+    """``98.1 % [97.5, 98.6]``."""
+    if found["mean"] is None or found["low"] is None:
+        return score(found["mean"], metric)
+    low, high = (score(found[end], metric, units=False) for end in ("low", "high"))
+    return f"{score(found['mean'], metric)} [{low}, {high}]"
+
+
+def figure(value: float | None, form: str = ".3g") -> str:
+    return NONE if value is None else format(value, form)
+
+
+def seconds(value: float | None) -> str:
+    """A duration."""
+    if value is None:
+        return NONE
+    if value < 60:
+        return f"{value:.3g} s"
+    minutes, rest = divmod(round(value), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours:,} h {minutes} min"
+
+
+def count(n: int, thing: str) -> str:
+    """``1 run``, ``1,200 runs``."""
+    return f"{n:,} {thing}{'s' * (n != 1)}"
+
+
+def listing(words: Sequence[str], limit: int = 8) -> str:
+    """``a, b and c``."""
+    if len(words) > limit:
+        words = [*words[: limit - 1], f"{len(words) - limit + 1} others"]
+    return " and ".join(part for part in (", ".join(words[:-1]), *words[-1:]) if part)
+
+
+def without_secrets(value: Any) -> Any:
+    """The same without passwords and home folders, whosever they are: the runs may come from other machines."""
+    if isinstance(value, str):
+        return _HOME.sub("~", provenance.scrub(value))
+    if isinstance(value, dict):
+        return {without_secrets(key): without_secrets(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_secrets(item) for item in value]
+    return value
+
+
+def command(words: Sequence[str] | None) -> str:
+    """A command line, the program by its name alone."""
+    if not words:
+        return ""
+    first = "python -m acmo" if words[0].endswith("__main__.py") else Path(words[0]).name
+    return " ".join([first, *(f"'{w}'" if re.search(r"[\s\"$&;|<>]", w) else w for w in words[1:])])
