@@ -1,10 +1,12 @@
 """State and tensors that a kernel with bare addresses must not trust: an error or the right number, never a crash."""
 
 import copy
+import gc
+import weakref
 
 import pytest
 import torch
-from backends import FOREACH, REFERENCE, every_backend
+from backends import FOREACH, FUSED, REFERENCE, every_backend
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
@@ -331,3 +333,175 @@ def test_a_projection_stays_with_its_group_when_another_is_removed(backend):
     opt.step()
     assert params[1].tolist() == [0.5, 0.5]
     assert "projection" not in opt.state_dict()["param_groups"][0]
+
+
+class Twins:
+    """The same run under a backend and under the reference, with something done to both before a step."""
+
+    def __init__(self, backend, **options):
+        generator = torch.Generator().manual_seed(0)
+        start = [torch.randn(4, 3, generator=generator) for _ in range(3)]
+        self.params = [[nn.Parameter(x.clone()) for x in start] for _ in range(2)]
+        self.opts = [ACMo(p, lr=0.1, **b, **options) for p, b in zip(self.params, (backend, REFERENCE), strict=True)]
+        self.generator = generator
+
+    def step(self, t, takes=None, without=()):
+        for k, (p, q) in enumerate(zip(*self.params, strict=True)):
+            g = torch.randn(p.shape, generator=self.generator) * 3.0 ** (t % 3)
+            p.grad, q.grad = (None, None) if k in without else (g.clone(), g.clone())
+        (takes or self.opts[0].step)()
+        self.opts[1].step()
+
+    def agree(self):
+        for p, q in zip(*self.params, strict=True):
+            torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(
+                *(o.state[x]["momentum_buffer"] for o, x in zip(self.opts, (p, q), strict=True)), rtol=1e-5, atol=1e-5
+            )
+
+
+@every_backend
+def test_psi_may_change_to_and_fro(backend):
+    twins = Twins(backend)
+    for t in range(8):
+        for opt in twins.opts:
+            opt.param_groups[0]["psi"] = "sqrt" if t in (3, 4) else "identity"
+        twins.step(t)
+    twins.agree()
+
+
+@pytest.mark.parametrize("backend", [FOREACH, FUSED])
+@pytest.mark.parametrize("eager", [(2, 5), (0, 1, 4)], ids=str)
+def test_compiled_and_eager_steps_may_be_mixed(backend, eager):
+    torch._dynamo.reset()
+    twins = Twins(backend)
+    compiled = torch.compile(twins.opts[0].step, backend="eager")
+    for t in range(8):
+        twins.step(t, None if t in eager else compiled)
+    twins.agree()
+
+
+@pytest.mark.parametrize("backend", [FOREACH, FUSED])
+def test_a_parameter_may_be_frozen_and_unfrozen_between_compiled_steps(backend):
+    torch._dynamo.reset()
+    twins = Twins(backend)
+    compiled = torch.compile(twins.opts[0].step, backend="eager")
+    for t in range(8):
+        twins.step(t, compiled, without=(1,) if t in (3, 4) else ())
+    twins.agree()
+
+
+@every_backend
+def test_a_moment_that_changes_its_dtype_by_data_harms_no_memory(backend):
+    ps = [nn.Parameter(torch.ones(4096)) for _ in range(2)]
+    opt = ACMo(ps, **backend)
+    for _ in range(2):
+        for p in ps:
+            p.grad = torch.ones_like(p)
+        opt.step()
+        m = opt.state[ps[1]]["momentum_buffer"]
+        m.data = m.data.bfloat16()
+    assert all(p.isfinite().all() for p in ps)
+
+
+@every_backend
+def test_another_default_device_is_none_of_our_business(backend):
+    p = nn.Parameter(torch.ones(3))
+    opt = ACMo([p], lr=0.5, **backend)
+    p.grad = torch.ones(3)
+    try:
+        torch.set_default_device("meta")
+        opt.step()
+        opt.step()
+    finally:
+        torch.set_default_device(None)
+    assert p.tolist() == pytest.approx([1 - 0.5 - 0.5 * 1.9] * 3)
+
+
+@every_backend
+def test_the_moments_of_replaced_parameters_are_let_go(backend):
+    p = nn.Parameter(torch.ones(3))
+    opt = ACMo([p], **backend)
+    moments = []
+    for _ in range(6):
+        p.grad = torch.ones_like(p)
+        opt.step()
+        old = opt.state.pop(p)
+        moments.append(weakref.ref(old["momentum_buffer"]))
+        p = nn.Parameter(torch.ones(len(p) + 1))
+        opt.param_groups[0]["params"][0] = p
+        opt.state[p] = {"momentum_buffer": torch.ones(len(p)), "step": old["step"]}
+        del old
+    p.grad = torch.ones_like(p)
+    opt.step()
+    gc.collect()
+    assert sum(ref() is not None for ref in moments) <= 1
+
+
+@every_backend
+def test_a_hook_is_called_once_a_step_under_inference_mode(backend):
+    _, opt = stepped(backend)
+    calls = []
+    opt.register_step_post_hook(lambda *_: calls.append(1))
+    with torch.inference_mode():
+        opt.step()
+    assert calls == [1]
+
+
+@every_backend
+def test_a_parameter_of_another_shape_than_its_moment_is_refused(backend):
+    p = nn.Parameter(torch.ones(4, 3))
+    opt = ACMo([p], **backend)
+    p.grad = torch.ones(4, 3)
+    opt.step()
+    opt.state[p]["momentum_buffer"] = torch.ones(12)
+    with pytest.raises(RuntimeError, match=r"\(4, 3\).*\(12,\)"):
+        opt.step()
+
+
+@pytest.mark.parametrize("backend", [REFERENCE, FOREACH, {}])
+def test_gradients_of_several_dtypes_are_neither_rounded_nor_modified(backend):
+    ps = [nn.Parameter(torch.ones(64, dtype=torch.bfloat16)) for _ in range(2)]
+    opt = ACMo(ps, lr=1e-3, momentum_dtype=torch.float32, max_grad_norm=0.1, weight_decay=0.1, **backend)
+    ps[1].grad_dtype = torch.float32
+    given = [torch.randn(64, generator=torch.Generator().manual_seed(k)) for k in range(2)]
+    given[0] = given[0].bfloat16()
+    for p, g in zip(ps, given, strict=True):
+        p.grad = g.clone()
+    opt.step()
+    for p, g in zip(ps, given, strict=True):
+        assert torch.equal(p.grad, g)
+    c = 0.1 / (torch.cat([g.double() for g in given]).norm() + 1e-6)
+    for p, g in zip(ps, given, strict=True):
+        want = c * g.double() + 0.1
+        torch.testing.assert_close(opt.state[p]["momentum_buffer"].double(), want, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("backend", [{}, REFERENCE])  # foreach keeps the last five sets: it does not wait to know
+def test_telemetry_remembers_the_last_step_taken_through_any_number_of_skips(backend):
+    ps = [nn.Parameter(torch.ones(2)) for _ in range(8)]
+    opt = ACMo(ps, **backend)
+    for p in ps:
+        p.grad = torch.ones(2)
+    opt.step()
+    for k in range(7):
+        for p in ps:
+            p.grad = None
+        ps[k].grad = torch.full((2,), torch.nan)
+        opt.step()
+    assert opt.skipped_steps == 7
+    assert opt.telemetry()["grad_norm"] == pytest.approx(4.0)
+
+
+@every_backend
+def test_the_count_of_skipped_steps_outlives_the_first_group(backend):
+    p, opt = stepped(backend)
+    p.grad = torch.full((3,), torch.nan)
+    opt.step()
+    opt.state_dict()
+    q = nn.Parameter(torch.ones(2))
+    opt.add_param_group({"params": [q]})
+    del opt.param_groups[0]
+    assert opt.skipped_steps == 1
+    opt.param_groups.clear()
+    opt.step()

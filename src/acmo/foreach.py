@@ -93,8 +93,8 @@ def gradients(part: Part, group: Group, scale: Tensor | None) -> TensorList:
     """Scale · g + λθ in the precision of the arithmetic: the gradients themselves where there is nothing to do."""
     dtype = arithmetic_dtype(part.params[0])
     g: TensorList = part.grads
-    if g[0].dtype != dtype:
-        g = [x.to(dtype) for x in g]
+    if any(x.dtype != dtype for x in g):
+        g = [x.to(dtype, copy=True) for x in g]  # a copy of each: what follows works in place
     if scale is not None:
         scale = scale.to(g[0].device, dtype)
         g = torch._foreach_mul(g, scale) if g is part.grads else [x.mul_(scale) for x in g]

@@ -39,7 +39,7 @@ def step(parts: Sequence[Part], groups: Sequence[Group], rules: Rules) -> Record
         grads = [g for part in dense for g in laid_out(part.params, part.grads)]
     kernel = native.required()
     arguments, numbers = pack(dense, groups, rules, grads)
-    rows = torch.empty(ROWS, len(grads), dtype=torch.float64)
+    rows = torch.empty(ROWS, len(grads), dtype=torch.float64, device="cpu")  # whatever the default device is
     at = arguments.buffer_info()[0], numbers.buffer_info()[0], rows.data_ptr()
     go = kernel.step(*at)
     if go < 0:
@@ -50,7 +50,7 @@ def step(parts: Sequence[Part], groups: Sequence[Group], rules: Rules) -> Record
                 torch._foreach_copy_(part.params, served.params)
             increment_version(part.params)  # so that autograd notices a step between forward and backward
     else:
-        refuse_nonfinite(parts, rows[:2], rows[0].sum(), torch.tensor(False), rules)
+        refuse_nonfinite(parts, rows[:2], rows[0].sum(), torch.tensor(False, device="cpu"), rules)
     return record(parts, rows, numbers[0], bool(go))
 
 
@@ -138,7 +138,7 @@ def moment_square(moment: Tensor) -> Tensor:
         return foreach.moment_square(moment)
     code, threads = native.DTYPE_CODES[moment.dtype], torch.get_num_threads()
     sq = kernel.squares([moment.numel()], [code], [moment.data_ptr()], threads)
-    return torch.tensor(list(sq), dtype=torch.float64)
+    return torch.tensor(list(sq), dtype=torch.float64, device="cpu")
 
 
 def unfit(part: Part) -> str | None:

@@ -40,11 +40,10 @@ class IterateSampler:
         self._total = 0.0
         self._held: list[Tensor] = []
         self._generator = torch.Generator().manual_seed(seed)
-        self._note_skipped()
+        self._note_taken()
         self._handles = [
             optimizer.register_step_post_hook(lambda *_: self._after_step()),
-            # A loaded state brings its own count of skipped steps: the next step must not be taken for one of them.
-            optimizer.register_load_state_dict_post_hook(lambda *_: self._note_skipped()),
+            optimizer.register_load_state_dict_post_hook(lambda *_: self._note_taken()),  # its count starts anew
         ]
 
     def sample(self) -> list[Tensor]:
@@ -82,22 +81,25 @@ class IterateSampler:
         self.steps, self.step, self._total = state["steps"], state["step"], state["total"]
         self._held = [x.to(p, copy=True) for x, p in zip(state["held"], self._parameters(), strict=False)]
         self._generator.set_state(state["generator"].cpu())
-        self._note_skipped()
+        self._note_taken()
+
+    def __reduce__(self) -> Any:
+        raise TypeError("an IterateSampler follows its optimizer and cannot be copied or pickled: use its state_dict()")
 
     def _parameters(self) -> list[Tensor]:
         return [p for group in self.optimizer.param_groups for p in group["params"]]
 
-    def _skipped_steps(self) -> int:
-        return int(getattr(self.optimizer, "skipped_steps", 0))
-
-    def _note_skipped(self) -> None:
-        self._skipped = self._skipped_steps()
+    def _note_taken(self) -> None:
+        """How many steps the optimizer has taken; None if it cannot tell: then every call of ``step`` is one."""
+        ledger = getattr(self.optimizer, "_ledger", None)
+        self._taken: int | None = None if ledger is None else ledger.count()
 
     @torch.no_grad()
     def _after_step(self) -> None:
-        skipped, self._skipped = self._skipped, self._skipped_steps()
-        if self._skipped != skipped:
-            return
+        before = self._taken
+        self._note_taken()
+        if before is not None and self._taken == before:
+            return  # skipped, or without a gradient, or only making state
         self.steps += 1
         alpha = float(self.optimizer.param_groups[0]["lr"])
         self._total += alpha
@@ -106,7 +108,7 @@ class IterateSampler:
         if draw * self._total < alpha or not self._held:
             self.step = self.steps
             parameters = self._parameters()
-            if len(self._held) != len(parameters):
+            if [(x.shape, x.dtype) for x in self._held] != [(p.shape, p.dtype) for p in parameters]:
                 self._held = [p.detach().clone() for p in parameters]
             else:
                 for held, parameter in zip(self._held, parameters, strict=True):

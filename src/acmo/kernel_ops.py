@@ -47,7 +47,7 @@ def _sums(grads: list[Tensor], params: list[Tensor], coupled: bool) -> Tensor:
     rows = native.required().sums(
         numels(params, params, held), codes(params), addresses(held), theta, torch.get_num_threads()
     )
-    return torch.tensor([list(row) for row in rows], dtype=torch.float64)
+    return torch.tensor([list(row) for row in rows], dtype=torch.float64, device="cpu")
 
 
 sums_op = torch.library.custom_op("acmo::sums", _sums, mutates_args=())
@@ -70,7 +70,7 @@ def _update(
         numels(params, moments, held), codes(params), codes(moments), *where, addresses(held), numbers, threads
     )
     increment_version(params)
-    return torch.tensor(list(new), dtype=torch.float64)
+    return torch.tensor(list(new), dtype=torch.float64, device="cpu")
 
 
 update_op = torch.library.custom_op("acmo::update", _update, mutates_args=("params", "moments"))

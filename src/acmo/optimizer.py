@@ -141,6 +141,8 @@ class ACMo(Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group; what it does not set comes from the constructor."""
         group = dict(param_group)
+        if self.param_groups:
+            group.setdefault("skipped_steps", self.param_groups[0]["skipped_steps"])
         if group.pop("process_group", self._process_group) is not self._process_group:
             raise ValueError("process_group is one for the whole optimizer, a group cannot have its own")
         check_group({**self.defaults, **group}, self.param_groups)
@@ -172,19 +174,25 @@ class ACMo(Optimizer):
     @property
     def skipped_steps(self) -> int:
         """How many steps were skipped for a gradient that was not finite."""
-        return int(self.param_groups[0]["skipped_steps"] + (self._ledger.skipped or 0))
+        saved = max((int(group["skipped_steps"]) for group in self.param_groups), default=0)
+        return saved + int(self._ledger.skipped or 0)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take one step; returns what ``closure`` returned."""
         if not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():  # there tensors have no versions
             with torch.inference_mode(False):
-                return self.step(closure)
+                return self._step(closure)
         if torch.compiler.is_compiling() and self._over_ranks:
             return self._step_eagerly(closure)
+        return self._step(closure)
+
+    def _step(self, closure: Callable[[], Any] | None) -> Any:
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        if not self.param_groups:
+            return loss
         recorded = torch.is_grad_enabled()
         torch._C._set_grad_enabled(
             self.param_groups[0]["differentiable"]
@@ -203,7 +211,7 @@ class ACMo(Optimizer):
     @_disable_dynamo  # not torch.compiler.disable, which imports all of dynamo here and now
     def _step_eagerly(self, closure: Callable[[], Any] | None) -> Any:
         """A step that takes norms over ranks is not compiled."""
-        return self.step(closure)
+        return self._step(closure)
 
     def _take(self, parts: list[Part], groups: list[Group], owners: list[list[Tensor]]) -> None:
         wide = self.param_groups[0]
@@ -225,7 +233,8 @@ class ACMo(Optimizer):
             raise error.named(self.param_groups) from None
         if any(group["projection"] is not None for group in self.param_groups):
             self._project(parts, owners, record)
-        if not torch.compiler.is_compiling() and isinstance(record.applied, Tensor):  # the kernel counts no versions
+        versions = isinstance(record.applied, Tensor) or self._backend() is reference  # the kernel alone counts none
+        if versions and not torch.compiler.is_compiling():
             for part, tensors in zip(parts, owners, strict=True):
                 for p, sq in zip(tensors, part.moment_sqs, strict=True):
                     state = self.state[p]
@@ -283,7 +292,9 @@ class ACMo(Optimizer):
                         shards=shards[same[0]] if shards else (),
                     )
                 )
-            if not torch.compiler.is_compiling() and parts and Plan.serves(parts[-1], group):
+            if plan is not None:
+                del self._plans[id(group)]
+            if not torch.compiler.is_compiling() and parts and Plan.serves(parts[-1], group, self._backend()):
                 self._plans[id(group)] = Plan(parts[-1])
         return parts, groups, owners
 
@@ -333,6 +344,9 @@ class ACMo(Optimizer):
             ):
                 m = statedict.complete(state, p, group)
                 sq = self._backend().moment_square(real([local(m.detach())])[0])
+                if known is not None and known[2].device == sq.device:
+                    sq = known[2].copy_(sq)  # in place: a compiled graph, or a plan, holds this one
+                self._prune()
                 known = self._norms[id(p)] = (m, m._version, sq, state["step"], state.get("beta_hat"))
             moment_sqs.append(known[2])
             steps.append(state["step"])
@@ -346,6 +360,12 @@ class ACMo(Optimizer):
             device = next(everywhere, torch.device("cpu"))  # a rank's share of a model may be nothing
             self._ledger.open(k, places, device, last=k == len(self.param_groups) - 1)
         return sparse
+
+    def _prune(self) -> None:
+        """Let go of parameters and groups that were replaced: what is known of them holds their moments."""
+        if len(self._norms) > sum(len(group["params"]) for group in self.param_groups):
+            alive = {id(p) for group in self.param_groups for p in group["params"]}
+            self._norms = {key: known for key, known in self._norms.items() if key in alive}
 
     def _project(self, parts: Sequence[Part], owners: Sequence[Sequence[Tensor]], record: Record) -> None:
         for part, tensors in zip(parts, owners, strict=True):
@@ -398,7 +418,8 @@ class ACMo(Optimizer):
             self.register_load_state_dict_post_hook(restore, prepend=True),
         )
         try:
-            super().load_state_dict(state_dict)
+            with torch.inference_mode(False):  # there tensors have no versions
+                super().load_state_dict(state_dict)
         finally:
             for handle in handles:
                 handle.remove()

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 T = TypeVar("T")
-dtype_of, device_of = attrgetter("dtype"), attrgetter("device")
+dtype_of, device_of, shape_of = attrgetter("dtype"), attrgetter("device"), attrgetter("shape")
 PLAIN = {Tensor, Parameter}
 Shards = tuple[Any, ...]  # the process groups over which a tensor is cut, one a mesh dimension; () for a whole one
 
@@ -180,15 +180,15 @@ def dense(grads: list[Tensor]) -> list[Tensor]:
 
 def numels(params: Sequence[Tensor], moments: Sequence[Tensor], grads: Sequence[Tensor]) -> list[int]:
     """How many entries to run through; it must be that many everywhere, for the backends check nothing."""
-    counts = list(map(Tensor.numel, params))
-    if counts != list(map(Tensor.numel, moments)) or counts != list(map(Tensor.numel, grads)):
+    shapes = list(map(shape_of, params))
+    if shapes != list(map(shape_of, moments)) or shapes != list(map(shape_of, grads)):
         for p, m, g in zip(params, moments, grads, strict=True):
             if not p.shape == m.shape == g.shape:
                 raise RuntimeError(
                     f"a parameter of shape {tuple(p.shape)} has a gradient of shape {tuple(g.shape)} and a "
                     f"momentum_buffer of shape {tuple(m.shape)}: was its data replaced? Then clear optimizer.state[p]"
                 )
-    return counts
+    return list(map(Tensor.numel, params))
 
 
 def scalar(value: Tensor | None) -> Tensor | None:

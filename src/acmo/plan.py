@@ -2,10 +2,12 @@
 
 from itertools import repeat
 from operator import attrgetter, is_, is_not
+from types import ModuleType
 from typing import Any
 
 from torch import Tensor
 
+from acmo import fused
 from acmo.parts import Part, device_of, dtype_of
 
 grad_of, version_of, is_sparse = attrgetter("grad"), attrgetter("_version"), attrgetter("is_sparse")
@@ -19,12 +21,14 @@ class Plan:
         self._indices = tuple(part.indices)
         self._versions = list(map(version_of, part.moments))
         self._device, self._dtype = {part.params[0].device}, {part.params[0].dtype}
+        self._moment_device, self._moment_dtype = {part.moments[0].device}, {part.moments[0].dtype}
 
     @staticmethod
-    def serves(part: Part, group: dict[str, Any]) -> bool:
-        """Whether the group is one such part."""
+    def serves(part: Part, group: dict[str, Any], backend: ModuleType) -> bool:
+        """Whether the group is one such part, and the kernel serves: the others count m's versions up at every step."""
         return (
-            len(part.params) == len(group["params"])
+            backend is fused
+            and len(part.params) == len(group["params"])
             and not part.shards
             and not part.beta_hats
             and part.params[0] is group["params"][0]  # a complex parameter's part has a view of it
@@ -37,7 +41,7 @@ class Plan:
         """
         params: list[Tensor] = options["params"]
         grads = list(map(grad_of, params))
-        states = list(map(state.__getitem__, params))
+        states: list[Any] = list(map(state.get, params))
         try:
             holds = (
                 len(params) == len(self._moments)
@@ -48,9 +52,11 @@ class Plan:
                 and list(map(version_of, self._moments)) == self._versions
                 and set(map(device_of, params)) == self._device
                 and set(map(dtype_of, params)) == self._dtype
+                and set(map(device_of, self._moments)) == self._moment_device  # m.data = … leaves identity and version
+                and set(map(dtype_of, self._moments)) == self._moment_dtype
                 and not any(map(is_sparse, grads))
             )
-        except KeyError:
+        except (KeyError, TypeError):  # no state, or not all of it
             return None
         return (
             Part(group, self._indices, params, grads, self._moments, self._moment_sqs, self._steps, [])

@@ -78,7 +78,7 @@ def step(parts: Sequence[Part], groups: Sequence[Group], rules: Rules) -> Record
     for x, sq in zip(slices, new_sq.unbind(), strict=True):
         x.part.moment_sqs[x.i].copy_(sq)
     rows = (raw_sq, g_sq, m_sq, new_sq, beta_hats)
-    return record(parts, torch.stack(rows).detach(), c.detach().reshape(1), go)
+    return record(parts, torch.stack(rows).detach(), c.detach().reshape(1), bool(go))
 
 
 def cut(parts: Sequence[Part], groups: Sequence[Group], rules: Rules) -> list[Slice]:

@@ -18,6 +18,8 @@ class Ledger:
         self.record: Record | None = None
         self.before: Record | None = None  # sharded: the last record whose ‖m_t‖² is known
         self.skipped: Tensor | int | None = None  # since the count in the param groups was last brought up to date
+        self.counted = 0  # steps taken, as far as that is known at once
+        self.taken: Tensor | int | None = None  # and those that only the device knows of
         self.earlier: deque[Record] = deque(maxlen=4)  # of other sets of parameters
         self._places: list[tuple[int, tuple[int, ...]]] = []
 
@@ -37,6 +39,7 @@ class Ledger:
             false = torch.zeros((), dtype=torch.bool, device=device)
             self.record = Record(rows, torch.ones(1, dtype=dtype, device=device), false, tuple(self._places))
             self.skipped = torch.zeros((), dtype=torch.int32, device=device)
+            self.taken = torch.zeros((), dtype=torch.int32, device=device)
 
     def enter(self, record: Record) -> None:
         """Note a step, without waiting for it."""
@@ -44,8 +47,13 @@ class Ledger:
         if not isinstance(record.applied, bool):
             skipped = (~record.applied & (record.raw().sum() != 0)).int()
             self.skipped = (0 if self.skipped is None else self.skipped) + skipped
+            self.taken = (0 if self.taken is None else self.taken) + record.applied.int()
         elif not record.applied and float(record.raw().sum()) != 0:
             self.skipped = (0 if self.skipped is None else self.skipped) + 1
+        if record.applied is False:  # known already: nothing to remember
+            return
+        if record.applied is True:
+            self.counted += 1
         if self.record is not None and self.record.places == record.places:
             self.before = completed(self.record, record) if record.late else None
             self.record = record.after(self.record)
@@ -54,6 +62,10 @@ class Ledger:
             if self.record is not None:
                 self.earlier.appendleft(self.record)
             self.record = record
+
+    def count(self) -> int:
+        """How many steps were taken since the state was made or loaded."""
+        return self.counted + int(self.taken or 0)
 
     def last(self) -> Record | None:
         """The record of the last step that was taken."""

@@ -166,6 +166,7 @@ REGISTRY: Mapping[str, Entry] = MappingProxyType(
                 COUPLED,
             ),
             _entry("nd-adam", "ND-Adam", nd_adam, "Zhang et al., 2017", _ADAM, BETAS, COUPLED),
+            # ε 1e-9 is the SWATS paper's own.
             _entry("swats", "SWATS", SWATS, "Keskar and Socher, 2017", _ADAM | {"eps": 1e-9}, BETAS, COUPLED),
             _entry("sm3", "SM3", SM3, "Anil et al., 2019", _SGD, COUPLED),
             _entry(

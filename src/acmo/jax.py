@@ -1,0 +1,254 @@
+"""ACMo for JAX: Algorithm 1 as optax gradient transformations (``pip install acmo[jax]``).
+
+Norms are of whole arrays, so sharded ones need nothing further under `jax.jit`; `jax.shard_map` sees one shard only.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from acmo import checks
+
+try:
+    import jax
+    import jax.numpy as jnp
+    import optax  # type: ignore[import-untyped]
+    from jax import Array
+    from jax.typing import ArrayLike, DTypeLike
+except ImportError as error:
+    raise ImportError("acmo.jax needs jax and optax, which are not both installed: pip install acmo[jax]") from error
+
+__all__ = ["Angles", "ClipByGradNormState", "ScaleByACMoState", "acmo", "clip_by_grad_norm", "scale_by_acmo"]
+
+
+class Angles(NamedTuple):
+    """What the last step tells of g, m_{t-1} and m_t; 0 where undefined (NaN would set off `jax.debug_nans`)."""
+
+    beta_hat: Array  # β̂, as applied
+    moment_norm: Array  # ‖m_t‖
+    cos_grad_moment: Array  # cos(g, m_{t-1})
+    cos_update_grad: Array  # cos(m_t, g)
+    cos_update_moment: Array  # cos(m_t, m_{t-1})
+
+
+class ScaleByACMoState(NamedTuple):
+    """State of `scale_by_acmo`; for scope "tensor" β̂ and the angles have an entry a leaf of the parameters."""
+
+    count: Array  # type: ignore[assignment]  # t, the steps taken; a tuple has a method of that name
+    mu: optax.Updates  # m
+    beta_hat_prev: Array  # what Ψ compares with
+    angles: Angles
+    skipped_steps: Array
+
+
+class ClipByGradNormState(NamedTuple):
+    """State of `clip_by_grad_norm`."""
+
+    grad_norm: Array  # of the last gradient, before it was clipped; finite or not
+    clip_scale: Array  # c of Algorithm 1
+
+
+def scale_by_acmo(
+    momentum: ArrayLike = 0.9,
+    delta: ArrayLike = 1e-8,
+    mu_dtype: DTypeLike | None = None,
+    *,
+    norm_scope: str = "global",
+    psi: str = "identity",
+    nonfinite: str = "skip",
+) -> optax.GradientTransformation:
+    """Turn gradients into ACMo's moment, which is at every step scaled to the length of the gradient.
+
+    See `acmo.jax.acmo` for the arguments, and for the whole optimizer. Chain `optax.add_decayed_weights` before this
+    transformation for the paper's coupled weight decay, after it for decoupled decay.
+    """
+    _check(checks.between, "momentum", momentum, 0.0, 1.0)
+    _check(checks.at_least, "delta", delta)
+    checks.one_of("norm_scope", norm_scope, ("global", "tensor"))
+    checks.one_of("psi", psi, ("identity", "sqrt"))
+    checks.one_of("nonfinite", nonfinite, ("skip", "propagate"))
+    if mu_dtype is not None:
+        checks.one_of("mu_dtype", jnp.dtype(mu_dtype).name, ("float16", "bfloat16", "float32", "float64"))
+        mu_dtype = jax.dtypes.canonicalize_dtype(mu_dtype)
+
+    def init(params: optax.Params) -> ScaleByACMoState:
+        if mu_dtype is not None and any(jnp.iscomplexobj(p) for p in jax.tree.leaves(params)):
+            raise ValueError(f"mu_dtype={mu_dtype} needs real parameters, got complex ones")
+        shape = () if norm_scope == "global" else (len(jax.tree.leaves(params)),)
+        prev, *zeros = (jnp.full(shape, x, _scalar_dtype(params)) for x in (jnp.inf, 0, 0, 0, 0, 0))
+        mu = jax.tree.map(lambda p: jnp.zeros_like(p, dtype=mu_dtype), params)
+        # Nothing stands here twice: the same array could not be donated to a jitted step.
+        return ScaleByACMoState(jnp.zeros((), jnp.int32), mu, prev, Angles(*zeros), jnp.zeros((), jnp.int32))
+
+    def update(updates: Any, state: ScaleByACMoState, params: Any = None) -> tuple[Any, ScaleByACMoState]:
+        gs, tree = jax.tree.flatten(updates)
+        ms = jax.tree.leaves(state.mu)
+        prev, dtype = state.beta_hat_prev, state.beta_hat_prev.dtype
+        beta, d = jnp.asarray(momentum, dtype), jnp.asarray(delta, dtype)
+
+        gg, gm, mm = _products(gs, gs, dtype), _products(gs, ms, dtype), _products(ms, ms, dtype)
+        go = jnp.isfinite(gg.sum()) if nonfinite == "skip" else jnp.array(True)
+        if norm_scope == "global":
+            gg, gm, mm = gg.sum(), gm.sum(), mm.sum()
+        norm_g, norm_m, t = _root(gg), _root(mm), optax.safe_increment(state.count)
+
+        # 4  β̂ = β ‖g‖ / (‖m‖ + δ), applied as 0 where m = 0
+        beta_hat = beta * norm_g / jnp.where(norm_m == 0, 1, norm_m + d)
+        fresh = jnp.where(d == 0, jnp.inf, beta * norm_g / jnp.where(d == 0, 1, d))
+        # 5  β̂ = Ψ(β̂, β̂_prev); a step with g = 0 keeps what was kept, or momentum would be dead for ever
+        if psi == "sqrt":
+            beta_hat = jnp.minimum(beta_hat, jnp.sqrt(t.astype(dtype) / jnp.maximum(t - 1, 1)) * prev)
+        kept = jnp.where(norm_g == 0, prev, jnp.where(norm_m == 0, fresh, beta_hat))
+        beta_hat = jnp.where(norm_m == 0, 0, beta_hat)
+        # 6  m = g + β̂ m
+        hats = [beta_hat] * len(gs) if norm_scope == "global" else [beta_hat[i] for i in range(len(gs))]
+        news = [_wide(g) + hat * _wide(m) for g, m, hat in zip(gs, ms, hats, strict=True)]
+        us = [jnp.where(go, new, 0).astype(jnp.result_type(g)) for g, new in zip(gs, news, strict=True)]
+        # In float16 it saturates: an infinite moment would be NaN after the next step.
+        news = [jnp.clip(x, -65504, 65504) if m.dtype == jnp.float16 else x for m, x in zip(ms, news, strict=True)]
+        ms = [jnp.where(go, new, m).astype(m.dtype) for m, new in zip(ms, news, strict=True)]
+        after = (t, kept, _angles(*jax.lax.stop_gradient((gg, gm, mm, beta_hat))))
+        count, kept, angles = jax.tree.map(partial(jnp.where, go), after, (state.count, prev, state.angles))
+        skipped = jnp.where(go, state.skipped_steps, optax.safe_increment(state.skipped_steps))
+        state = ScaleByACMoState(count, jax.tree.unflatten(tree, ms), kept, angles, skipped)
+        return jax.tree.unflatten(tree, us), state
+
+    return optax.GradientTransformation(init, update)
+
+
+def clip_by_grad_norm(max_grad_norm: ArrayLike | None = None) -> optax.GradientTransformation:
+    """Clip gradients to a norm over all parameters (None: do not), and keep their norm in the state.
+
+    As `torch.nn.utils.clip_grad_norm_`: c = min(1, C / (‖g‖ + 1e-6)). `optax.clip_by_global_norm` lacks the 1e-6.
+    """
+    _check(checks.at_least, "max_grad_norm", max_grad_norm, strict=True, finite=False)
+
+    def init(params: optax.Params) -> ClipByGradNormState:
+        return ClipByGradNormState(*(jnp.full((), x, _scalar_dtype(params)) for x in (0, 1)))
+
+    def update(updates: Any, state: ClipByGradNormState, params: Any = None) -> tuple[Any, ClipByGradNormState]:
+        gs = jax.tree.leaves(updates)
+        norm = _root(_products(gs, gs, state.grad_norm.dtype).sum())
+        c = jnp.ones_like(norm)
+        if max_grad_norm is not None:
+            c = jnp.minimum(1, jnp.asarray(max_grad_norm, norm.dtype) / (norm + 1e-6))
+            c = jnp.where(jnp.isfinite(norm), c, 1)  # squares that overflow must be seen further down, not g = 0
+            updates = jax.tree.map(lambda g: (c * _wide(g)).astype(jnp.result_type(g)), updates)
+        return updates, ClipByGradNormState(norm, c)
+
+    return optax.GradientTransformation(init, update)
+
+
+def acmo(
+    learning_rate: optax.ScalarOrSchedule,
+    momentum: ArrayLike = 0.9,
+    delta: ArrayLike = 1e-8,
+    weight_decay: optax.ScalarOrSchedule = 0.0,
+    mu_dtype: DTypeLike | None = None,
+    mask: Any | Callable[[optax.Params], Any] | None = None,
+    *,
+    decoupled_weight_decay: bool = False,
+    norm_scope: str = "global",
+    psi: str = "identity",
+    max_grad_norm: ArrayLike | None = None,
+    nonfinite: str = "skip",
+) -> optax.GradientTransformationExtraArgs:
+    r"""Angle-calibrated moment method: one moment, scaled at every step to the length of the gradient.
+
+    .. math::
+      m_t = g_t + \beta \frac{\|g_t\|}{\|m_{t-1}\| + \delta} m_{t-1}, \qquad \theta_t = \theta_{t-1} - \alpha m_t
+
+    A chain of `clip_by_grad_norm`, `scale_by_acmo`, `optax.scale_by_learning_rate`, and `optax.add_decayed_weights`
+    before (coupled) or after (decoupled) the second. A skipped step leaves the parameters as they are, while a
+    schedule's own count goes on. Norms and angles are in the state: ``optax.tree_utils.tree_get(state, "angles")``.
+
+    Args:
+      learning_rate: the step size α, a number or a schedule.
+      momentum: the paper's β, in [0, 1].
+      delta: δ below the line, >= 0.
+      weight_decay: λ, a number or a schedule; added to the gradient as λθ, unless decoupled.
+      mu_dtype: dtype of the stored moment; the parameter's own by default.
+      mask: a tree of bools like the parameters (or a prefix of it), or a callable that makes one of them: which decay.
+      decoupled_weight_decay: shrink θ by (1 − αλ) instead.
+      norm_scope: what the norms are of: ``"global"`` (all parameters together) or ``"tensor"`` (each by itself). For
+        one norm a group of parameters, give each group an optimizer of its own with `optax.partition`.
+      psi: Ψ of Algorithm 1: ``"identity"``, or ``"sqrt"`` as Theorem 4.1 asks.
+      max_grad_norm: clip the gradient to this norm, over all parameters.
+      nonfinite: what to do about gradients whose norm is not finite: ``"skip"`` them (the updates are 0, and only
+        ``skipped_steps`` grows) or ``"propagate"``. Nothing waits for the device; derivatives of a skip may be NaN.
+
+    Examples:
+      >>> import jax, jax.numpy as jnp, optax
+      >>> from acmo.jax import acmo
+      >>> def f(x): return jnp.sum(x ** 2)  # simple quadratic function
+      >>> solver = acmo(learning_rate=0.1)
+      >>> params = jnp.array([1., 2., 3.])
+      >>> opt_state = solver.init(params)
+      >>> for _ in range(5):
+      ...  updates, opt_state = solver.update(jax.grad(f)(params), opt_state, params)
+      ...  params = optax.apply_updates(params, updates)
+      >>> print('Objective function: {:.2E}'.format(f(params)))
+      Objective function: 1.96E-01
+      >>> print('cos(g, m): {:.2f}'.format(optax.tree_utils.tree_get(opt_state, 'cos_grad_moment')))
+      cos(g, m): 1.00
+
+    References:
+      Huang et al., `ACMo: Angle-Calibrated Moment Methods for Stochastic Optimization
+      <https://arxiv.org/abs/2006.07065>`_, AAAI 2021
+    """
+    checks.flag("decoupled_weight_decay", decoupled_weight_decay)
+    _check(checks.at_least, "learning_rate", learning_rate)
+    _check(checks.at_least, "weight_decay", weight_decay)
+    off = mask is None and isinstance(weight_decay, int | float) and weight_decay == 0  # then no update needs params
+    decay = optax.identity() if off else optax.add_decayed_weights(weight_decay, mask)
+    moment = scale_by_acmo(momentum, delta, mu_dtype, norm_scope=norm_scope, psi=psi, nonfinite=nonfinite)
+    middle = (moment, decay) if decoupled_weight_decay else (decay, moment)
+    chain = optax.chain(clip_by_grad_norm(max_grad_norm), *middle, optax.scale_by_learning_rate(learning_rate))
+    if off or not decoupled_weight_decay or nonfinite == "propagate":
+        return chain
+
+    def update(updates: optax.Updates, state: Any, params: Any = None, **extra: Any) -> tuple[optax.Updates, Any]:
+        updates, new = chain.update(updates, state, params, **extra)
+        taken = new[1].skipped_steps == state[1].skipped_steps
+        return jax.tree.map(lambda u: jnp.where(taken, u, jnp.zeros_like(u)), updates), new
+
+    return optax.GradientTransformationExtraArgs(chain.init, update)
+
+
+def _check(check: Callable[..., None], name: str, value: Any, *bounds: float, **options: bool) -> None:
+    if isinstance(value, int | float):  # else a schedule, or a tracer of inject_hyperparams, that has no value yet
+        check(name, value, *bounds, **options)
+
+
+def _scalar_dtype(params: optax.Params) -> Any:
+    """At least float32, and at least as precise as any parameter."""
+    return jnp.result_type(jnp.float32, *(np.empty(0, jnp.result_type(p)).real.dtype for p in jax.tree.leaves(params)))
+
+
+def _wide(x: ArrayLike) -> Array:
+    """In the precision of the arithmetic: float32 for the half precisions."""
+    return jnp.asarray(x, jnp.promote_types(jnp.result_type(x), jnp.float32))
+
+
+def _products(xs: Sequence[Any], ys: Sequence[Any], dtype: Any) -> Array:
+    """⟨x, y⟩ of each pair of leaves. No reshape: that would gather a sharded array."""
+    sums = [jnp.sum((_wide(x).conj() * _wide(y)).real, dtype=dtype) for x, y in zip(xs, ys, strict=True)]
+    return jnp.stack(sums) if sums else jnp.zeros(0, dtype)  # none, where all is masked
+
+
+def _root(x: Array) -> Array:
+    """√, with derivative 0 at 0: such a norm only selects a branch."""
+    return jnp.where(x == 0, 0, jnp.sqrt(jnp.where(x == 0, 1, x)))
+
+
+def _angles(gg: Array, gm: Array, mm: Array, b: Array) -> Angles:
+    """Norms and angles from ‖g‖², ⟨g, m⟩, ‖m‖² and β̂: ‖m_t‖² = ‖g‖² + 2β̂⟨g, m⟩ + β̂²‖m‖²."""
+    new = jnp.maximum(gg + 2 * b * gm + b * b * mm, 0)
+
+    def cosine(inner: Array, x_sq: Array, y_sq: Array) -> Array:
+        lengths = jnp.sqrt(x_sq) * jnp.sqrt(y_sq)
+        return jnp.clip(inner / jnp.where(lengths == 0, 1, lengths), -1, 1)
+
+    return Angles(b, jnp.sqrt(new), cosine(gm, gg, mm), cosine(gg + b * gm, new, gg), cosine(gm + b * mm, new, mm))
