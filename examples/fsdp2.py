@@ -2,12 +2,11 @@
 
 Every rank holds a part of each tensor: of the parameters, of the gradients, and of ACMo's one moment. The norms that
 ACMo needs are of the whole, and cost one small message a step. Checkpoints are torch.distributed.checkpoint's: start
-the same command again, on as many ranks as you like, and it goes on from the last complete one. With --max-restarts
-torchrun does so itself when a rank dies.
+the same command again, on as many ranks as you like, and it goes on from the last complete one.
 
     pip install acmo scikit-learn
     torchrun --nproc-per-node 2 examples/fsdp2.py --steps 300
-    torchrun --nproc-per-node 4 --max-restarts 3 examples/fsdp2.py --steps 300
+    torchrun --nproc-per-node 4 examples/fsdp2.py --steps 300
 """
 
 import argparse

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
+import warnings
 from typing import Any
 
 import pytest
@@ -11,8 +13,19 @@ import sharded
 import torch
 import torch.distributed as dist
 from ranks import run_ranks
+from torch import nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_optimizer_state_dict,
+    set_optimizer_state_dict,
+)
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.tensor import DTensor, Partial
 
 import acmo.sharding
+from acmo import ACMo
+from acmo.projections import NonNegative, Simplex
 
 BOUND = {torch.float32: 1e-6, torch.float64: 1e-12}
 SCOPES = ("global", "group", "tensor")
@@ -82,7 +95,7 @@ def train_for_real(layout: str) -> list[list[float]]:
     losses = []
     x = torch.randn(16, 7, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     for way in (layout, "plain"):
-        net, opt = sharded.make(way, {}, torch.float64)
+        net, opt = sharded.make(way, {}, torch.float64, even=layout == "tp")
         mine = []
         for _ in range(10):
             opt.zero_grad()
@@ -94,7 +107,7 @@ def train_for_real(layout: str) -> list[list[float]]:
     return losses
 
 
-@pytest.mark.parametrize("layout", ["fsdp", "hsdp1", "zero"])
+@pytest.mark.parametrize("layout", ["fsdp", "hsdp1", "tp", "zero"])
 def test_a_real_training_goes_the_way_of_the_unsharded_one(layout: str):
     for ours, plain in run_ranks(4, train_for_real, layout):
         assert ours == pytest.approx(plain, rel=1e-10)
@@ -203,3 +216,150 @@ def compiled(layout: str) -> float:
 @pytest.mark.parametrize("layout", ["fsdp", "zero"])
 def test_a_compiled_step_over_ranks_runs_eagerly(layout: str):
     assert max(run_ranks(2, compiled, layout)) < 1e-12
+
+
+def late_group() -> list[float]:
+    """A group added after a step, which only rank 0 has a parameter of."""
+    p, q, rank = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(2)), dist.get_rank()
+    opt = ACMo([p], process_group=dist.group.WORLD)
+    norms = []
+    for t in range(4):
+        if t == 1:
+            opt.add_param_group({"params": [q] if rank == 0 else []})
+        p.grad, q.grad = torch.ones(3), torch.ones(2)
+        opt.step()
+        norms.append(opt.telemetry()["grad_norm"])
+    return norms
+
+
+def test_a_group_may_be_added_after_a_step_on_all_ranks():
+    for norms in run_ranks(2, late_group):
+        assert norms == pytest.approx([math.sqrt(6), *[math.sqrt(8)] * 3])
+
+
+def refusals() -> dict[str, str]:
+    found = {}
+
+    def refused(name: str, make: Any) -> None:
+        try:
+            make()
+            found[name] = "accepted"
+        except (ValueError, TypeError) as error:
+            found[name] = str(error)
+
+    net = sharded.Net(torch.float32)
+    sharded.lay_out(net, "fsdp", dist.get_world_size())
+    params = list(net.parameters())
+    refused("both", lambda: ACMo(params, process_group=dist.group.WORLD))
+    refused("differentiable", lambda: ACMo(params, differentiable=True))
+    refused("projection", lambda: ACMo(params, projection=Simplex()))
+    plain = [nn.Parameter(torch.ones(3))]
+    refused("reference", lambda: ACMo(plain, process_group=dist.group.WORLD, foreach=False))
+    refused("group", lambda: ACMo(plain, process_group=1))
+    refused("zero", lambda: ZeroRedundancyOptimizer(plain, optimizer_class=ACMo, lr=0.1))
+    plain[0]._is_flat_param = True  # type: ignore[attr-defined]
+    refused("flat", lambda: ACMo(plain))
+    refused("flat tensor", lambda: ACMo(plain, process_group=dist.group.WORLD, norm_scope="tensor"))
+    placements = [Partial()]
+    partial = nn.Parameter(DTensor.from_local(torch.ones(3), sharded.mesh_of((2,)), placements))
+    refused("partial", lambda: ACMo([partial]))
+    swapped = ACMo(sharded.Net(torch.float32).parameters(), projection=Simplex())
+    swapped.param_groups[0]["params"] = params
+    sharded.give(net, [torch.ones(p.shape) for p in params])
+    refused("swapped", swapped.step)
+    return found
+
+
+def test_what_would_silently_be_wrong_over_ranks_is_refused_with_what_to_do():
+    words = {
+        "both": "count twice",
+        "differentiable": "plain tensors",
+        "projection": "elementwise",
+        "reference": "foreach",
+        "group": "process group",
+        "zero": "functools.partial",
+        "flat": "process_group=",
+        "flat tensor": "whole tensors",
+        "partial": "partial",
+        "swapped": "elementwise",
+    }
+    for found in run_ranks(2, refusals):
+        assert found.keys() == words.keys()
+        assert not {name: found[name] for name, word in words.items() if word not in found[name]}
+
+
+def idle_rank(policy: str) -> str:
+    """Rank 1 holds nothing of the model, and rank 0 has a NaN."""
+    p = nn.Parameter(torch.ones(3))
+    opt = ACMo([{"params": [p] if dist.get_rank() == 0 else []}], process_group=dist.group.WORLD, nonfinite=policy)
+    p.grad = torch.full((3,), math.nan)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
+            opt.step()
+        except FloatingPointError:
+            return "raised"
+    return f"skipped {opt.skipped_steps}"
+
+
+@pytest.mark.parametrize(("policy", "outcome"), [("skip", "skipped 1"), ("raise", "raised")])
+def test_a_rank_without_parameters_does_as_the_others(policy: str, outcome: str):
+    assert run_ranks(2, idle_rank, policy) == [outcome] * 2
+
+
+def overflow(layout: str, policy: str) -> tuple[bool, int]:
+    """A scaler that found an overflow on rank 1 alone."""
+    net, opt = sharded.make(layout, {"nonfinite": policy}, torch.float64)
+    sharded.give(net, [torch.ones(p.shape, dtype=torch.float64) for p in net.parameters()])
+    inner = opt.optim if layout == "zero" else opt
+    inner.found_inf = torch.tensor(float(dist.get_rank() == 1))
+    before = [sharded.full(p) for p in net.parameters()]
+    inner.step()
+    same = all(torch.equal(sharded.full(p), old) for p, old in zip(net.parameters(), before, strict=True))
+    return same, inner.skipped_steps
+
+
+@pytest.mark.parametrize("policy", ["skip", "raise", "propagate"])
+@pytest.mark.parametrize("layout", ["fsdp", "mixed", "zero"])
+def test_an_overflow_on_one_rank_makes_every_rank_skip_under_every_policy(layout: str, policy: str):
+    assert run_ranks(2, overflow, layout, policy) == [(True, 1)] * 2
+
+
+def flattened() -> float:
+    options = StateDictOptions(flatten_optimizer_state_dict=True)
+    (net, opt), (other, twin) = (sharded.make("fsdp", {"projection": NonNegative()}, torch.float64) for _ in range(2))
+    for grads in sharded.gradients(sharded.Net(torch.float64), 3):
+        sharded.give(net, grads)
+        opt.step()
+    set_optimizer_state_dict(other, twin, get_optimizer_state_dict(net, opt, options=options), options=options)
+    assert isinstance(twin.param_groups[0]["projection"], NonNegative)
+    return sharded.distance(sharded.moments(other, twin, "fsdp"), sharded.moments(net, opt, "fsdp"))
+
+
+def test_a_flattened_state_dict_can_be_loaded_and_keeps_the_live_projection():
+    assert run_ranks(2, flattened) == [0.0, 0.0]
+
+
+def pipeline() -> float:
+    """Two stages of different layers, each sharded over two ranks: the norm is of both."""
+    mesh = sharded.mesh_of((2, 2), ("pp", "dp"))
+    stages = [sharded.Net(torch.float64) for _ in range(2)]
+    whole = [copy.deepcopy(net) for net in stages]
+    mine = stages[mesh.get_local_rank("pp")]
+    fully_shard(mine, mesh=mesh["dp"])
+    opt = ACMo(mine.parameters(), lr=0.1, process_group=mesh["pp"].get_group())
+    other = ACMo([p for net in whole for p in net.parameters()], lr=0.1)
+    for grads in zip(*(sharded.gradients(net, 4) for net in whole), strict=True):
+        grads = [[g if g is None else g * (k + 1) for g in of] for k, of in enumerate(grads)]
+        sharded.give(mine, grads[mesh.get_local_rank("pp")])
+        for net, g in zip(whole, grads, strict=True):
+            sharded.give(net, g)
+        opt.step()
+        other.step()
+    return sharded.distance(
+        [sharded.full(p) for p in mine.parameters()], list(whole[mesh.get_local_rank("pp")].parameters())
+    )
+
+
+def test_a_pipeline_of_sharded_stages_takes_its_norms_over_all_of_it():
+    assert max(run_ranks(4, pipeline)) < 1e-12

@@ -41,8 +41,11 @@ def solve(
     """
     whole = None if rules.process_group is None else totals(parts, groups, rules, rows)
     total = torch.stack([r[0].sum() for r in rows]).sum() if whole is None else whole.sums[0].sum()
+    if rules.found_inf is not None:  # any rank's overflow is everyone's
+        found = rules.found_inf.to(total) + (0.0 if doubt is None else doubt[1])
+        rules = rules._replace(found_inf=found + (0.0 if whole is None else whole.found_inf))
     if doubt is not None:
-        total = torch.where(doubt.reshape(()) > 0, torch.nan, total)
+        total = torch.where(doubt[0] > 0, torch.nan, total)
     c = clip_scale(total.sqrt(), rules.max_grad_norm)
     g_sqs = [line_4_square(r, groups[p.group].coupled, c, rules) for p, r in zip(parts, rows, strict=True)]
     time = clocks(parts, groups, rules, total, whole)
@@ -53,8 +56,8 @@ def solve(
         by_group = by_groups(whole.sums, groups, c, rules)
         g_total, newest = by_group[0].sum(), whole.newest.max()
     go = proceeds(total, g_total, newest, groups, rules)
-    if parts:
-        refuse_nonfinite(parts, torch.stack((torch.cat([r[0] for r in rows]), torch.cat(g_sqs))), total, go, rules)
+    sums = torch.stack((torch.cat([r[0] for r in rows]), torch.cat(g_sqs))) if parts else total.new_zeros(2, 0)
+    refuse_nonfinite(parts, sums, total, go, rules)
     pairs = [torch.stack((g_sq, r[1])) for g_sq, r in zip(g_sqs, rows, strict=True)]
     beta_hats, kept = [], []
     for part, scope, (t, prev) in zip(parts, over_scope(pairs, parts, rules.norm_scope, by_group), time, strict=True):
@@ -74,8 +77,8 @@ def totals(parts: Sequence[Part], groups: Sequence[Group], rules: Rules, rows: S
     newest, betas = newest_of_groups(parts, groups, rules, like)
     zero = torch.zeros_like(like)
     columns = [torch.stack([of.get(k, zero) for k in range(len(groups))]) for of in (newest, betas)]
-    active = zlib.crc32(repr([(part.group, part.indices) for part in parts]).encode())
-    return over_ranks(sums, columns[0], columns[1], active, rules.process_group)
+    active = zlib.crc32(repr([(part.group, tuple(part.indices)) for part in parts]).encode())
+    return over_ranks(sums, columns[0], columns[1], active, rules.found_inf, rules.process_group)
 
 
 def by_groups(sums: Tensor, groups: Sequence[Group], c: Tensor, rules: Rules) -> Tensor:

@@ -19,7 +19,9 @@ def step(parts: Sequence[Part], groups: Sequence[Group], rules: Rules) -> Record
         for part in parts:
             numels(part.params, part.moments, part.grads)
     like = home(parts, rules.process_group)
-    rows, doubt = over_shards([sums(part, groups[part.group], rules).to(like) for part in parts], parts)
+    rows, doubt = over_shards(
+        [sums(part, groups[part.group], rules).to(like) for part in parts], parts, rules.found_inf
+    )
     scalars = solve(parts, groups, rules, rows, doubt)
     new_sqs = [update(part, groups[part.group], rules, scalars, k).to(like) for k, part in enumerate(parts)]
     return finish(parts, scalars, rows, new_sqs)

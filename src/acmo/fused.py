@@ -116,7 +116,7 @@ def step_on_tensors(parts: Sequence[Part], groups: Sequence[Group], rules: Rules
     like = home(parts, rules.process_group)
     passes = [kernel_ops if not unfit(part) and lies_as_moments(part) else foreach for part in parts]
     local = [way.sums(part, groups[part.group], rules).to(like) for way, part in zip(passes, parts, strict=True)]
-    rows, doubt = over_shards(local, parts)
+    rows, doubt = over_shards(local, parts, rules.found_inf)
     scalars = solve(parts, groups, rules, rows, doubt)
     new_sqs = [
         way.update(part, groups[part.group], rules, scalars, k).to(like)

@@ -87,13 +87,11 @@ def scale_by_acmo(
         ms = jax.tree.leaves(state.mu)
         prev, dtype = state.beta_hat_prev, state.beta_hat_prev.dtype
         beta, d = jnp.asarray(momentum, dtype), jnp.asarray(delta, dtype)
-
         gg, gm, mm = _products(gs, gs, dtype), _products(gs, ms, dtype), _products(ms, ms, dtype)
         go = jnp.isfinite(gg.sum()) if nonfinite == "skip" else jnp.array(True)
         if norm_scope == "global":
             gg, gm, mm = gg.sum(), gm.sum(), mm.sum()
         norm_g, norm_m, t = _root(gg), _root(mm), optax.safe_increment(state.count)
-
         # 4  β̂ = β ‖g‖ / (‖m‖ + δ), applied as 0 where m = 0
         beta_hat = beta * norm_g / jnp.where(norm_m == 0, 1, norm_m + d)
         fresh = jnp.where(d == 0, jnp.inf, beta * norm_g / jnp.where(d == 0, 1, d))
@@ -112,8 +110,8 @@ def scale_by_acmo(
         after = (t, kept, _angles(*jax.lax.stop_gradient((gg, gm, mm, beta_hat))))
         count, kept, angles = jax.tree.map(partial(jnp.where, go), after, (state.count, prev, state.angles))
         skipped = jnp.where(go, state.skipped_steps, optax.safe_increment(state.skipped_steps))
-        state = ScaleByACMoState(count, jax.tree.unflatten(tree, ms), kept, angles, skipped)
-        return jax.tree.unflatten(tree, us), state
+        us, ms = jax.tree.unflatten(tree, us), jax.tree.unflatten(tree, ms)
+        return us, ScaleByACMoState(count, ms, kept, angles, skipped)
 
     return optax.GradientTransformation(init, update)
 

@@ -113,7 +113,7 @@ class ACMo(Optimizer):
             "norm_scope": norm_scope,
             "psi": psi,
             "max_grad_norm": max_grad_norm,
-            "projection": projection,  # in the groups as all options are, in a state dict never
+            "projection": projection,  # in the groups as all options are; in a state dict always None
             "momentum_dtype": momentum_dtype,
             "nonfinite": nonfinite,
             "maximize": maximize,
@@ -327,6 +327,8 @@ class ACMo(Optimizer):
                         idle_beta_hats.append(state["beta_hat"])
                 continue
             state = self.state[p]
+            if not state:
+                self._meet(p, group)
             m = state.get("momentum_buffer")
             if m is None or m.device != p.device or "step" not in state or (sqrt and "beta_hat" not in state):
                 m = statedict.complete(state, p, group)
@@ -361,6 +363,14 @@ class ACMo(Optimizer):
             self._ledger.open(k, places, device, last=k == len(self.param_groups) - 1)
         return sparse
 
+    def _meet(self, p: Tensor, group: dict[str, Any]) -> None:
+        """Check a parameter at its first step: trainers put sharded ones in the place of those that were given."""
+        alone = {**group, "params": [p]}
+        alone.pop("param_names", None)
+        check_params(alone)
+        check_sharding(alone, self._process_group)
+        self._over_ranks = self._over_ranks or is_dtensor(p)
+
     def _prune(self) -> None:
         """Let go of parameters and groups that were replaced: what is known of them holds their moments."""
         if len(self._norms) > sum(len(group["params"]) for group in self.param_groups):
@@ -383,7 +393,7 @@ class ACMo(Optimizer):
         self._count_skipped()
         state = super().state_dict()
         for group in state["param_groups"]:
-            group.pop("projection", None)
+            group["projection"] = None  # not without the key: torch's flattened state dicts ask for every one
             group["momentum_dtype"] = statedict.dtype_name(group["momentum_dtype"])
         return state
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from acmo import checks
 from acmo.projections import check_on_shards, projected
-from acmo.sharding import flat_shard, is_dtensor, local
+from acmo.sharding import cut_over, flat_shard, is_dtensor, local
 
 SCOPES = ("global", "group", "tensor")
 PSIS = ("identity", "sqrt")
@@ -69,7 +69,7 @@ def check_params(group: dict[str, Any]) -> None:
         check_tensor(p, who)
         check_momentum_dtype(group["momentum_dtype"], p, who)
         if projection is not None:
-            if flat_shard(p) or (is_dtensor(p) and not all(x.is_replicate() for x in p.placements)):
+            if flat_shard(p) or (is_dtensor(p) and cut_over(p)):
                 check_on_shards(projection, who)
             projected(projection, local(p).detach().clone())
 

@@ -90,6 +90,11 @@ class Record(NamedTuple):
     active: Tensor | None = None  # and a number for the set of parameters that took part on each rank
     late: bool = False  # sharded: ‖m_t‖² of all ranks comes with the next step's message
 
+    def alike(self, other: "Record") -> bool:
+        """Whether it is about the same parameters here, and the same groups on all ranks."""
+        shapes = [None if record.whole is None else record.whole.shape for record in (self, other)]
+        return self.places == other.places and (self.whole is None or other.whole is None or shapes[0] == shapes[1])
+
     def raw(self) -> Tensor:
         """‖g‖² of each tensor, or of each group over all ranks."""
         return self.rows[0] if self.whole is None else self.whole[0]

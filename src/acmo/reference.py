@@ -113,7 +113,7 @@ def squares(slices: Sequence[Slice], letter: str, parts: Sequence[Part]) -> tupl
     home = slices[0].theta.device
     sums = torch.stack([square(getattr(x, letter)).to(home) for x in slices])
     rows, doubt = over_shards([r[None] for r in torch.split(sums, [len(part.params) for part in parts])], parts)
-    return torch.cat(rows, 1)[0], 0.0 if doubt is None else float(doubt)
+    return torch.cat(rows, 1)[0], 0.0 if doubt is None else float(doubt[0])
 
 
 def in_range(m: Tensor, dtype: torch.dtype) -> Tensor:

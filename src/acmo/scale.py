@@ -66,19 +66,19 @@ def message_bytes(tensors: int, decayed: int = 0) -> int:
       decayed: how many of them have coupled weight decay.
 
     Returns:
-      8 a sum: ‖g‖² and ‖m‖² of each tensor, with coupled decay ‖g + λθ‖², ⟨g, θ⟩ and ‖θ‖² as well, and one that tells
-      the others of a gradient that is not finite.
+      8 a sum: ‖g‖² and ‖m‖² of each tensor, with coupled decay ‖g + λθ‖², ⟨g, θ⟩ and ‖θ‖² as well, and two that
+      tell the others of a gradient that is not finite and of a GradScaler's overflow.
 
     Example:
       >>> message_bytes(tensors=291)
-      4664
+      4672
     """
-    return 8 * (1 + 2 * tensors + 3 * decayed)
+    return 8 * (2 + 2 * tensors + 3 * decayed)
 
 
 def gathered_bytes(groups: int) -> int:
-    """Bytes that a rank of a ``process_group`` gives to the one all-gather a step: eight numbers a parameter group."""
-    return 8 * 8 * groups
+    """Bytes that a rank of a ``process_group`` gives to the one all-gather a step: nine numbers a parameter group."""
+    return 8 * 9 * groups
 
 
 def tables() -> str:

@@ -55,20 +55,23 @@ def cut_over(p: Any) -> Shards:
     return tuple(mesh.get_group(i) for i, x in enumerate(placements) if not x.is_replicate() and mesh.size(i) > 1)
 
 
-def over_shards(rows: Sequence[Tensor], parts: Sequence[Part]) -> tuple[list[Tensor], Tensor | None]:
+def over_shards(
+    rows: Sequence[Tensor], parts: Sequence[Part], found_inf: Tensor | None = None
+) -> tuple[list[Tensor], Tensor | None]:
     """Per-tensor sums ``[k, n_k]`` of each part, added up over the ranks that hold a piece; a message a mesh dimension.
 
-    Also how many ranks have a sum that is not finite: those that hold a parameter whole must hear of it, too. None
-    where nothing is sharded.
+    Also, as ``[2]``, how many ranks have a gradient that is not finite, and how many a GradScaler that found an
+    overflow: those that hold a parameter whole must hear of it, too. None where nothing is sharded.
     """
     result, doubt = list(rows), None
     for ranks in dict.fromkeys(ranks for part in parts for ranks in part.shards):
         if doubt is None:
-            doubt = sum_of([(~torch.isfinite(r).all()).to(r.dtype) for r in rows]).reshape(1)
+            bad = sum_of([(~torch.isfinite(r[0]).all()).to(r.dtype) for r in rows])
+            doubt = torch.stack((bad, torch.zeros_like(bad) if found_inf is None else (found_inf != 0).to(bad)))
         cut = [k for k, part in enumerate(parts) if ranks in part.shards]
         message = torch.cat([doubt, *(result[k].flatten() for k in cut)])
         dist.all_reduce(message, group=ranks)
-        doubt, *pieces = torch.split(message, [1, *(result[k].numel() for k in cut)])
+        doubt, *pieces = torch.split(message, [2, *(result[k].numel() for k in cut)])
         for k, piece in zip(cut, pieces, strict=True):
             result[k] = piece.view_as(result[k])
     return result, doubt
@@ -81,22 +84,29 @@ class Totals(NamedTuple):
     newest: Tensor  # [n_groups]: the largest step, 0 where there is none
     beta_hats: Tensor  # [n_groups]: β̂ of the most recently stepped parameter (for Ψ = sqrt)
     active: Tensor  # [ranks]: a number for the set of each rank's parameters that take part
+    found_inf: Tensor  # on how many ranks a GradScaler found an overflow
 
 
-def over_ranks(sums: Tensor, newest: Tensor, beta_hats: Tensor, active: int, ranks: ProcessGroup) -> Totals:
+def over_ranks(
+    sums: Tensor, newest: Tensor, beta_hats: Tensor, active: int, found_inf: Tensor | None, ranks: ProcessGroup
+) -> Totals:
     """One rank's totals → those of all. Gathered and added up in the order of ranks: the same bits everywhere."""
-    message = torch.cat((sums, newest[None], beta_hats[None], torch.full_like(newest, active)[None]))
+    found = torch.zeros_like(newest) if found_inf is None else (found_inf != 0).to(newest).expand_as(newest)
+    message = torch.cat((sums, torch.stack((newest, beta_hats, torch.full_like(newest, active), found))))
     everyone = [torch.empty_like(message) for _ in range(dist.get_world_size(ranks))]
     dist.all_gather(everyone, message, group=ranks)
     table = torch.stack(everyone)
     steps = table[:, 5].amax(0)
     prevs = torch.where(table[:, 5] == steps, table[:, 6], 0.0).amax(0)
-    return Totals(table[:, :5].sum(0), steps, prevs, table[:, 7, 0])
+    return Totals(table[:, :5].sum(0), steps, prevs, table[:, 7, 0], table[:, 8, 0].sum())
 
 
 def home(parts: Sequence[Part], ranks: ProcessGroup) -> Tensor:
     """Where the scalars of a step live, as an empty tensor; a rank may hold no parameter with a gradient at all."""
-    device = parts[0].params[0].device if parts else torch.device(dist.distributed_c10d._get_pg_default_device(ranks))
+    if parts:
+        device = parts[0].params[0].device
+    else:
+        device = torch.device("cuda" if dist.get_backend(ranks) == "nccl" else "cpu")
     return torch.zeros((), dtype=scalar_dtype(device), device=device)
 
 
@@ -123,6 +133,12 @@ def check_sharding(group: dict[str, Any], process_group: ProcessGroup) -> None:
             placements = p.placements
             if any(x.is_partial() for x in placements):
                 raise ValueError(f"a parameter is a DTensor placed {placements}: a partial sum cannot be stepped")
+            mine = set(p.device_mesh.mesh.flatten().tolist()) - {dist.get_rank()}
+            if process_group is not None and mine & set(dist.get_process_group_ranks(process_group)):
+                raise ValueError(
+                    "process_group and the mesh of a DTensor parameter have ranks in common, whose sums would count "
+                    "twice: DTensors need no process_group; pass only ranks that hold other parameters (pipelines)"
+                )
             if group["differentiable"]:
                 raise ValueError(f"differentiable=True needs plain tensors, got a DTensor placed {placements}")
         if not flat_shard(p):

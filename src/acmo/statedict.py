@@ -154,6 +154,7 @@ def restore(
     for group, old in zip(groups, before, strict=True):
         for key in defaults:
             group.setdefault(key, old[key])
+        group["projection"] = old["projection"]  # the live one: what is saved is a placeholder
         for key in ("dampening", "nesterov"):  # SGD's, without meaning here
             group.pop(key, None)
     dtypes = {id(p): group["momentum_dtype"] or p.dtype for group in groups for p in group["params"]}

@@ -54,7 +54,7 @@ class Ledger:
             return
         if record.applied is True:
             self.counted += 1
-        if self.record is not None and self.record.places == record.places:
+        if self.record is not None and self.record.alike(record):
             self.before = completed(self.record, record) if record.late else None
             self.record = record.after(self.record)
         else:
