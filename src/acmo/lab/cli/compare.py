@@ -77,8 +77,10 @@ def compare(
 
       acmo compare --preset paper/cifar10-tuned-resnet50 --dry-run
     """
-    from acmo.lab.plan import find_preset, make_plan, parse_values, read_toml
+    from acmo.lab.plan import ALIASES, find_preset, make_plan, parse_values, presets, read_toml, slug
 
+    if preset is None and tasks is not None and len(tasks) == 1 and slug(tasks[0]) in presets():
+        preset = slug(tasks[0])  # the one that ships for this task
     file = None if preset is None else find_preset(preset)
     values = {} if file is None else read_toml(file)
     if file is not None:
@@ -93,6 +95,8 @@ def compare(
         raise LabError("name a task, such as acmo compare digits, or a --preset (acmo list tasks shows what there is)")
     if optimizers is not None:
         values.pop("contender", None)
+        named = {ALIASES.get(name, name) for name in values["optimizers"]} | {"all"}
+        values["grids"] = {name: grid for name, grid in values.get("grids", {}).items() if name in named}
     for text in try_ or []:
         label, option, choices = parse_values(text)
         grids = values.setdefault("grids", {})

@@ -1,0 +1,1 @@
+"""Translation: parallel text, joint BPE, batches by tokens, a Transformer, and BLEU."""

@@ -1,0 +1,300 @@
+"""Parallel text: found, read, filtered, counted, cut into tokens, kept; and what is wrong with it, said."""
+
+import gzip
+import itertools
+import json
+import multiprocessing
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("tokenizers", reason="the extra translation is not installed")
+
+from lab_translation import REAL, corpus, sentences, write
+
+from acmo.lab.errors import LabError
+from acmo.lab.tasks import find_task
+from acmo.lab.translation import bpe
+from acmo.lab.translation.batches import gathered
+from acmo.lab.translation.corpus import Text, find, held_out
+from acmo.lab.translation.model import EOS, PAD
+from acmo.lab.translation.store import Counts, Filters, Store, prepared
+
+CODES = ("en", "de")
+
+
+def text_of(folder: Path, pairs: list[tuple[str, str]] | None = None) -> Text:
+    write(folder, "train", sentences(50) if pairs is None else pairs)
+    return find(folder, ["train"], CODES)[0]
+
+
+def made(folder: Path, text: Text, **options) -> Store:
+    return prepared([text], options.pop("vocabulary", 300), Filters(**options), folder / "cache")[0]
+
+
+def lines_of(store: Store) -> list[tuple[str, ...]]:
+    rows = torch.arange(len(store))
+    return list(
+        zip(*(store.bpe.decode(gathered(side, rows).tolist()) for side in (store.source, store.target)), strict=True)
+    )
+
+
+def test_plain_and_gzipped_files_give_the_same_pairs(tmp_path):
+    for gz in (False, True):
+        write(tmp_path / str(gz), "train", sentences(30), gz=gz)
+    plain, zipped = (list(find(tmp_path / name, ["train"], CODES)[0].pairs()) for name in ("False", "True"))
+    assert plain == zipped == sentences(30)
+
+
+def test_of_several_names_the_first_that_is_there_counts_and_plus_joins(tmp_path):
+    for name in ("b", "c"):
+        write(tmp_path, name, sentences(3))
+    assert [text.source.name for text in find(tmp_path, ["a", "c", "b"], CODES)] == ["c.en"]
+    assert [text.source.name for text in find(tmp_path, ["a+b", "b+c"], CODES)] == ["b.en", "c.en"]
+
+
+def test_unequal_line_counts_are_an_error_with_both_counts(tmp_path):
+    text = text_of(tmp_path)
+    with text.target.open("a") as file:
+        file.write("Noch eine Zeile.\n")
+    with pytest.raises(LabError, match=r"train\.en has 50 lines and .*train\.de has 51"):
+        made(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("codes", "words"),
+    [
+        (("en", "fr"), r"has no train\.en and train\.fr .*of train there is de, en only"),
+        (("en", "German"), "'German' is no code of a language"),
+        (("en", "../x"), "is no code of a language"),
+    ],
+)
+def test_an_unknown_language_is_a_sentence(tmp_path, codes, words):
+    text_of(tmp_path)
+    with pytest.raises(LabError, match=words):
+        find(tmp_path, ["train"], codes)
+
+
+def test_a_missing_folder_a_missing_file_and_a_broken_archive_are_sentences(tmp_path):
+    with pytest.raises(LabError, match="is no folder"):
+        find(tmp_path / "none", ["train"], CODES)
+    with pytest.raises(LabError, match=r"has no train\.en and train\.de"):
+        find(tmp_path, ["train"], CODES)
+    write(tmp_path, "train", sentences(2000), gz=True)
+    path = tmp_path / "train.de.gz"
+    path.write_bytes(path.read_bytes()[:-200])
+    with pytest.raises(LabError, match=r"train\.de\.gz cannot be read"):
+        made(tmp_path, find(tmp_path, ["train"], CODES)[0])
+
+
+def test_what_cannot_be_learnt_from_is_left_out_and_counted(tmp_path):
+    good = sentences(40)
+    bad = [
+        ("", "Ein Satz."),
+        ("A sentence.", "   "),
+        ("word " * 10_000, "Wort " * 10_000),  # 10,000 tokens
+        ("x" * 3_000_000, "Ein langes Wort."),
+        ("One two three four five six seven eight nine ten.", "Eins."),
+        ("Line\u2028within one line, and\x0cmore.", "Zeile\u2028in einer Zeile, und\x0cmehr."),
+    ]
+    text = text_of(tmp_path, good[:20] + bad + good[20:])
+    for path, line in ((text.source, b"caf\xe9\n"), (text.target, b"Kaffee\n")):
+        path.write_bytes(path.read_bytes() + line)
+    store = made(tmp_path, text, longest=60, ratio=1.5)
+    assert store.counts == Counts(read=47, kept=41, not_utf8=1, empty=2, too_long=2, uneven=1)
+    assert len(store) == 41
+    kept = lines_of(store)
+    assert kept == [*good[:20], bad[5], *good[20:]]
+    assert "1 not valid UTF-8" in str(store.counts)
+
+
+def test_the_filters_are_of_tokens_at_their_exact_limits(tmp_path):
+    text = text_of(tmp_path)
+    lengths = np.stack([side.lengths() - 1 for side in _sides(made(tmp_path, text, longest=250, ratio=100))])
+    longest, ratio = int(lengths.max()), float((lengths.max(0) / lengths.min(0)).max())
+    assert made(tmp_path, text, longest=longest, ratio=ratio).counts.kept == 50
+    assert made(tmp_path, text, longest=longest - 1, ratio=ratio).counts.too_long >= 1
+    assert made(tmp_path, text, longest=longest, ratio=ratio - 1e-6).counts.uneven >= 1
+
+
+def _sides(store: Store):
+    return store.source, store.target
+
+
+def test_nothing_left_to_learn_from_is_an_error(tmp_path):
+    with pytest.raises(LabError, match=r"nothing of .* is left .* 2 with an empty line"):
+        made(tmp_path, text_of(tmp_path, [("", "x"), ("y", "")]))
+    with pytest.raises(LabError, match="is empty"):
+        made(tmp_path, _emptied(text_of(tmp_path / "no")))
+
+
+def _emptied(text: Text) -> Text:
+    for path in (text.source, text.target):
+        path.write_bytes(b"")
+    return text
+
+
+@pytest.mark.parametrize(("line", "words"), [(b"\n", "line 2 of .*de is empty"), (b"\xff\n", "line 2 .* UTF-8")])
+def test_held_out_text_is_whole_or_an_error_with_the_line(tmp_path, line, words):
+    text = text_of(tmp_path)
+    assert held_out(text) == sentences(50)
+    lines = text.target.read_bytes().splitlines(keepends=True)
+    text.target.write_bytes(b"".join([lines[0], line, *lines[2:]]))
+    with pytest.raises(LabError, match=words):
+        held_out(text)
+
+
+@settings(max_examples=40)
+@given(st.lists(st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=40), min_size=1, max_size=5))
+def test_any_text_comes_back_from_its_tokens(lines):
+    import unicodedata
+
+    tokens = TOKENIZER.encode(lines)
+    assert all(line[-1] == EOS and PAD not in line and EOS not in line[:-1] for line in tokens)
+    assert TOKENIZER.decode(tokens) == [unicodedata.normalize("NFC", line).strip() for line in lines]
+
+
+TOKENIZER = bpe.BPE(bpe.train([line for pair in sentences(100) for line in pair], 320))
+
+
+def test_marks_in_a_text_are_text():
+    assert TOKENIZER.decode(TOKENIZER.encode(["a </s> b <pad> c"])) == ["a </s> b <pad> c"]
+    assert TOKENIZER.encode(["</s>"])[0].count(EOS) == 1
+
+
+def test_the_vocabulary_is_joint_and_as_large_as_asked(tmp_path):
+    assert len(TOKENIZER) == 320
+    store = made(tmp_path, text_of(tmp_path), vocabulary=310)
+    assert len(store.bpe) == 310
+    # Merges were learnt from both languages: a word of either is fewer tokens than letters.
+    for word in ("woman", "Straße"):
+        assert len(store.bpe.encode([word])[0]) - 1 < len(word)
+    with pytest.raises(LabError, match="at least 258"):
+        made(tmp_path, text_of(tmp_path), vocabulary=100)
+    with pytest.raises(LabError, match="65,536"):
+        made(tmp_path, text_of(tmp_path), vocabulary=70_000)
+
+
+def test_tokens_are_made_once_and_go_by_the_hash_of_their_input(tmp_path):
+    text, cache = text_of(tmp_path), tmp_path / "cache"
+    first, fresh = prepared([text], 300, Filters(), cache)
+    again, fresh_again = prepared([text], 300, Filters(), cache)
+    assert (fresh, fresh_again) == (True, False)
+    assert np.array_equal(first.source.tokens, again.source.tokens)
+    assert len(list(cache.iterdir())) == 1  # no lock, nothing half made
+    assert prepared([text], 301, Filters(), cache)[1]
+    assert prepared([text], 300, Filters(ratio=2), cache)[1]
+    text.target.write_text(text.target.read_text().replace("Hund", "Hand"))
+    assert prepared([text], 300, Filters(), cache)[1]
+
+
+def test_the_same_text_gives_the_same_tokens_on_another_machine(tmp_path):
+    text = text_of(tmp_path, sentences(300))
+    a, b = (prepared([text], 350, Filters(), tmp_path / name)[0] for name in "ab")
+    assert np.array_equal(a.source.tokens, b.source.tokens)
+    assert np.array_equal(a.target.tokens, b.target.tokens)
+
+
+def test_two_processes_make_them_once(tmp_path):
+    text = text_of(tmp_path, sentences(2000))
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        fresh = pool.starmap(_fresh, [(text, tmp_path / "cache")] * 2)
+    assert sorted(fresh) == [False, True]
+
+
+def _fresh(text: Text, cache: Path) -> bool:
+    return prepared([text], 300, Filters(), cache)[1]
+
+
+def test_a_limit_takes_pairs_evenly(tmp_path):
+    text = text_of(tmp_path, sentences(100))
+    store = prepared([text], 300, Filters(ratio=100), tmp_path / "cache", limit=30)[0]
+    assert store.counts.read == 30
+    places = [sentences(100).index(pair) for pair in lines_of(store)]
+    assert all(2 <= b - a <= 4 for a, b in itertools.pairwise(places))
+
+
+def test_a_damaged_store_is_named(tmp_path):
+    text, cache = text_of(tmp_path), tmp_path / "cache"
+    prepared([text], 300, Filters(), cache)
+    (folder,) = cache.iterdir()
+    tokens = folder / "source.tokens"
+    tokens.write_bytes(tokens.read_bytes()[:-2])
+    with pytest.raises(LabError, match=r"is damaged .*delete it"):
+        prepared([text], 300, Filters(), cache)
+
+
+def test_what_is_missing_is_said_before_anything_is_trained(tmp_path, monkeypatch):
+    monkeypatch.setenv("ACMO_DATA", str(tmp_path / "cache"))
+    data = corpus(tmp_path / "data")
+    (data / "test_2016_flickr.de").write_bytes(b"\xff\n" * 20)
+    with pytest.raises(LabError, match=r"line 1 of .*test_2016_flickr\.de is not valid UTF-8"):
+        find_task("multi30k-ende:tiny", data).prepare()
+    (data / "test_2016_flickr.de").unlink()
+    with pytest.raises(LabError, match=r"test_2016_flickr\.de"):
+        find_task("multi30k-ende:tiny", data).prepare()
+    with pytest.raises(LabError, match="did you mean 'multi30k-ende'"):
+        find_task("multi30k-enfr:tiny", data)
+
+
+@pytest.mark.skipif(not (REAL / "multi30k").is_dir(), reason="../shared/data/multi30k is not there")
+def test_multi30k_has_the_pairs_that_its_authors_count(tmp_path, monkeypatch):
+    monkeypatch.setenv("ACMO_DATA", str(tmp_path))
+    task = find_task("multi30k-ende:tiny", REAL / "multi30k")
+    assert [len(held_out(text)) for split in ("valid", "test") for text in task.texts(split)] == [1014, 1000]
+    assert sum(1 for _ in task.texts("train")[0].pairs()) == 29_000
+
+
+@pytest.mark.skipif(not (REAL / "newstest").is_dir(), reason="../shared/data/newstest is not there")
+def test_newstest_is_read_and_a_folder_without_training_data_refused():
+    task = find_task("wmt14-ende:paper", REAL / "newstest")
+    assert [len(held_out(text)) for split in ("valid", "test") for text in task.texts(split)] == [3000, 3003]
+    with pytest.raises(LabError, match=r"has no train\.en"):
+        task.texts("train")
+
+
+MEASURE = """
+import json, resource, sys
+from pathlib import Path
+from acmo.lab.translation.corpus import Text
+from acmo.lab.translation.store import Filters, prepared
+from acmo.lab.translation.batches import bucketed, gathered
+import numpy, torch
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+store = prepared([Text(Path(sys.argv[1]), Path(sys.argv[2]))], 37_000, Filters(), Path(sys.argv[3]))[0]
+lengths = numpy.maximum(store.source.lengths(), store.target.lengths())
+batches = bucketed(lengths, 16_384, torch.Generator().manual_seed(0))
+tokens = sum(int((gathered(side, b) != 0).sum()) for b in batches for side in (store.source, store.target))
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(json.dumps({"before": before, "peak": peak, "kept": store.counts.kept, "tokens": tokens}))
+"""
+
+
+@pytest.mark.slow
+def test_half_a_million_pairs_stay_far_below_two_gigabytes(tmp_path):
+    """With what grows with the number of pairs nine times as large, 4.5 M pairs stay below as well."""
+    rng = np.random.default_rng(0)
+    # As many different words as a corpus of that size has, and as uneven: Zipf's law.
+    words = np.array(["".join(chr(97 + c) for c in rng.integers(0, 26, rng.integers(2, 11))) for _ in range(300_000)])
+    for code in CODES:
+        with gzip.open(tmp_path / f"train.{code}.gz", "wt", compresslevel=1) as file:
+            for _ in range(50):
+                draws = words[np.minimum(rng.zipf(1.3, (10_000, 24)), len(words)) - 1]
+                file.write("".join(" ".join(row) + "\n" for row in draws))
+    out = subprocess.run(
+        [sys.executable, "-c", MEASURE, *(str(tmp_path / name) for name in ("train.en.gz", "train.de.gz", "cache"))],
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    seen = json.loads(out)
+    print(seen)
+    assert seen["kept"] > 400_000
+    assert seen["peak"] < 2 * 2**20  # kB
+    # All that grows beyond the million pairs that BPE is learnt from: two starts, a length, three index arrays, tokens.
+    per_pair = 2 * 8 + 2 + 3 * 8 + 2 * seen["tokens"] / seen["kept"]
+    assert seen["peak"] + (seen["peak"] - seen["before"]) + 4.5e6 * per_pair / 1024 < 2 * 2**20
