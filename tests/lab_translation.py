@@ -9,6 +9,7 @@ from acmo.lab.tasks.base import Recipe
 from acmo.lab.tasks.translation import Multi30k, Size
 from acmo.lab.translation.evaluation import Look
 from acmo.lab.translation.model import Net
+from acmo.lab.translation.store import Filters
 
 WORDS = {
     "the": "das", "a": "ein", "man": "Mann", "woman": "Frau", "dog": "Hund", "child": "Kind", "sees": "sieht",
@@ -83,6 +84,7 @@ class Dry(Toy):
 class Memory(Toy):
     """Enough of a net to know 100 pairs by heart."""
 
+    filters = Filters(ratio=10)
     presets = MappingProxyType(
         {
             "toy": Size(

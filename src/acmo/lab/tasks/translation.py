@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -84,8 +84,10 @@ class Translation(Task):
 
     @cached_property
     def _store(self) -> Store:
+        positions = self.preset.net.positions - 1  # one is for the end mark
+        filters = replace(self.filters, longest=min(self.filters.longest, positions))
         store, fresh = prepared(
-            self.texts("train"), self.preset.vocabulary, self.filters, cache() / "translation", self.preset.pairs
+            self.texts("train"), self.preset.vocabulary, filters, cache() / "translation", self.preset.pairs
         )
         if fresh:
             print(f"{self.name}: {store.counts}", file=sys.stderr)
