@@ -365,3 +365,12 @@ def test_waiting_costs_no_time_that_counts(tmp_path):
     result = run(config(log_every=10), tmp_path, lambda _: time.sleep(0.1))
     assert time.perf_counter() - start > 0.5
     assert result.seconds < time.perf_counter() - start - 0.5
+
+
+def test_a_run_does_not_mind_frozen_flags(tmp_path: Path):
+    code = (
+        "import torch; torch.backends.disable_global_flags()\n"
+        "from acmo.lab.randomness import deterministic\n"
+        "with deterministic(True): assert not torch.backends.cudnn.benchmark"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, timeout=600)

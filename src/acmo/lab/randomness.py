@@ -61,14 +61,14 @@ def deterministic(wanted: bool) -> Iterator[None]:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     settings: Any = torch.utils.deterministic
-    fill, benchmark = settings.fill_uninitialized_memory, torch.backends.cudnn.benchmark
+    fill, benchmark = settings.fill_uninitialized_memory, torch._C._get_cudnn_benchmark()
     torch.use_deterministic_algorithms(True)
     # Filling fresh memory guards against reading it unwritten, which no layer does, and costs a pass over it.
     settings.fill_uninitialized_memory = False
-    torch.backends.cudnn.benchmark = False
+    torch._C._set_cudnn_benchmark(False)  # torch.backends.cudnn may be frozen (disable_global_flags)
     try:
         yield
     finally:
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])
         settings.fill_uninitialized_memory = fill
-        torch.backends.cudnn.benchmark = benchmark
+        torch._C._set_cudnn_benchmark(benchmark)
