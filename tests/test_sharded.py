@@ -35,8 +35,14 @@ OPTIONS = [
     {"psi": "sqrt"},
 ]
 BACKENDS: dict[torch.dtype, Any] = {torch.float32: {}, torch.float64: {"foreach": True}}
-LAYOUTS = {1: ("fsdp", "tp"), 2: ("fsdp", "hsdp0", "hsdp1", "tp", "fsdp+tp0", "mixed", "zero")}
-LAYOUTS |= {3: ("fsdp", "hsdp0", "tp", "mixed", "zero"), 4: ("fsdp", "hsdp1", "tp", "fsdp+tp1", "mixed", "zero")}
+LAYOUTS = {
+    1: ("fsdp", "hsdp0", "tp", "fsdp+tp0", "mixed", "zero"),
+    2: ("fsdp", "hsdp0", "hsdp1", "tp", "fsdp+tp0", "mixed", "zero"),
+}
+LAYOUTS |= {
+    3: ("fsdp", "hsdp0", "tp", "fsdp+tp0", "mixed", "zero"),
+    4: ("fsdp", "hsdp1", "tp", "fsdp+tp1", "mixed", "zero"),
+}
 
 
 def compare(layout: str) -> list[tuple[str, float, float]]:
