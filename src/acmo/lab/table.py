@@ -3,47 +3,55 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
 from acmo.lab.grids import describe
 from acmo.lab.progress import clock
+from acmo.lab.stats import NO_DIFFERENCE
 from acmo.lab.summary import select
 
+WIDE, NARROW = 100, 80  # columns of a terminal
 _AS_PERCENT = {"accuracy"}
+_SHORT = {"sgd-momentum": "SGD-m.", "adam": "Adam"}
 
 
-def verdict(task: Mapping[str, Any]) -> Table:
-    """A task's rows, best first."""
+def verdict(task: Mapping[str, Any], width: int = 200) -> Table:
+    """A task's rows, best first; in a terminal narrower than `WIDE` without what takes most room."""
     metric, percent = task["metric"], task["metric"] in _AS_PERCENT
     n = len(task["seeds"])
     table = Table(
         title=f"{task['task']}: test {metric}{' in %' * percent}, mean of {n} seed{'s' * (n != 1)} and 95 % interval",
         caption=_caption(task, percent),
         caption_justify="left",
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
     )
     others = list(dict.fromkeys(other for row in task["rows"] for other in row["differences"]))
-    for name in (
-        "rank",
-        "optimizer",
-        metric,
-        *(f"vs {o}" for o in others),
-        "to target",
-        "ms/step",
-        "bytes/param",
-        "setting",
-    ):
-        table.add_column(name, justify="left" if name in ("optimizer", "setting") else "right", overflow="fold")
+    costs = ("ms/step", "bytes/param") if width >= WIDE else ()
+    names = ("#", "optimizer", metric, *(f"vs {_SHORT.get(o, o)}" for o in others), "to target", *costs, "setting")
+    for name in names:
+        left = name in ("optimizer", "setting")
+        room = max(len(row["title"]) for row in task["rows"]) if name == "optimizer" and width >= NARROW else 0
+        table.add_column(
+            name,
+            justify="left" if left else "right",
+            overflow="fold",
+            no_wrap=name == metric and width >= NARROW,
+            min_width=min(room, 16),
+        )
     for row in sorted(task["rows"], key=lambda r: (r["rank"] is None, r["rank"] or 0)):
         cost = row["cost"]
+        shown = _number(cost["ms_per_step_optimizer"], ".2f"), _number(cost["state_bytes_per_parameter"], ".1f")
         table.add_row(
             str(row["rank"] or "–"),
             Text(row["title"]),
             _interval(row["test"], percent),
             *(_difference(row["differences"].get(o), percent) for o in others),
-            _to_target(row["to_target"]),
-            _number(cost["ms_per_step_optimizer"], ".2f"),
-            _number(cost["state_bytes_per_parameter"], ".1f"),
+            _to_target(row["to_target"]) if costs else _steps(row["to_target"]),
+            *shown[: len(costs)],
             Text(_setting(row)),
         )
     return table
@@ -73,6 +81,8 @@ def _caption(task: Mapping[str, Any], percent: bool) -> str:
             f"To target: median steps (seconds) to a validation {task['metric']} of {shown}, "
             f"set from {', '.join(target['from'])}."
         )
+    if any(_unclear(d) for row in task["rows"] for d in row["differences"].values()):
+        parts.append("vs: paired difference; in brackets: no difference shown, its 95 % interval covers 0.")
     if task["weight_decay"] is not None:
         parts.append(f"Weight decay {task['weight_decay']:g} for all: the best for sgd-momentum.")
     if any(row["edges"] for row in task["rows"]):
@@ -105,8 +115,16 @@ def _difference(difference: Mapping[str, Any] | None, percent: bool) -> str:
     if difference is None or difference["mean"] is None:
         return "–"
     scale, form = (100, "+.2f") if percent else (1, "+.3g")
-    verdict = "no diff. shown" if difference["verdict"].startswith("no ") else difference["verdict"]
-    return f"{scale * difference['mean']:{form}} {verdict}"
+    text = format(scale * difference["mean"], form)
+    return f"({text})" if _unclear(difference) else f"{text} {difference['verdict']}"
+
+
+def _unclear(difference: Mapping[str, Any]) -> bool:
+    return difference["mean"] is not None and difference["verdict"] == NO_DIFFERENCE
+
+
+def _steps(found: Mapping[str, Any]) -> str:
+    return f"{found['steps']:.0f}" if found["steps"] is not None else f"{found['reached']} of {found['n']}"
 
 
 def _to_target(found: Mapping[str, Any]) -> str:

@@ -204,7 +204,7 @@ def show(console: Any, summary: dict[str, Any], rows: list[dict[str, Any]], *, f
 
     for task in summary["tasks"]:
         if final:
-            console.print(verdict(task))
+            console.print(verdict(task, console.width))
         else:
             console.print(settings(task, rows))
 

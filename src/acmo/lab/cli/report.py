@@ -5,12 +5,18 @@ from typing import Annotated, Any
 
 import typer
 
+from acmo.lab.errors import LabError
+
 
 def report(
     folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="What was given to compare as --out.")],
     figures: Annotated[
         Path | None,
         typer.Option(help="Draw the learning curves as the paper does, as SVG, PDF and PNG, into this folder."),
+    ] = None,
+    publish: Annotated[
+        Path | None,
+        typer.Option(help="Write what is worth publishing into this folder: runs, summary, figures, a README.md."),
     ] = None,
 ) -> None:
     """Sum up what a folder holds, finished or not: table, summary.json and .csv, trials.jsonl and .csv, report.html.
@@ -20,7 +26,11 @@ def report(
       acmo report runs/digits
 
       acmo report runs/paper-cifar10-tuned-* --figures figures
+
+      acmo report runs/evidence-digits --publish docs/results/digits
     """
+    if publish is not None and len(folders) > 1:
+        raise LabError("--publish takes one comparison at a time")
     for folder in folders:
         sum_up(folder)
     if figures is not None:
@@ -28,6 +38,11 @@ def report(
         from acmo.lab.report.figures import draw
 
         for path in draw([gather(folder) for folder in folders], figures):
+            print(path)
+    if publish is not None:
+        from acmo.lab.report.publish import publish as write_out
+
+        for path in write_out(folders[0], publish):
             print(path)
 
 
@@ -51,7 +66,7 @@ def sum_up(folder: Path) -> None:
             rows.append({**run, "curve": curve})
         summary = write_summary(folder, make_plan(found.plan), rows, found.scores)
         for task in summary["tasks"]:
-            console.print(verdict(task))
+            console.print(verdict(task, console.width))
     unfinished = sum(run["status"] == "unfinished" for run in found.runs)
     if not found.runs:
         console.print(f"There is no run in {folder} yet.", highlight=False, markup=False)

@@ -1,6 +1,6 @@
 """The paper's figures of our runs, in its layout, as SVG, PDF and PNG; beside our final values the paper's."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from textwrap import fill, shorten
 from typing import Any, NamedTuple
@@ -12,6 +12,7 @@ from acmo.lab.report import words
 from acmo.lab.report.curves import learning
 from acmo.lab.report.evidence import Contestant, Evidence, Row
 from acmo.lab.report.paper import Original, original
+from acmo.lab.report.tuning import sensitivity
 
 COLOURS = ("#d1242f", "#0b62c4", "#1a7f37", "#8250df", "#b86200", "#0e7c86", "#bf3989", "#57606a", "#6b5200", "#4d2d9e")
 DASHES = ("-", "-", "--", "--", ":", ":", "-.", "-", "--", ":")
@@ -26,20 +27,17 @@ class Column(NamedTuple):
     paper: Original | None
 
 
-def draw(evidences: Iterable[Evidence], folder: Path) -> list[Path]:
+def draw(evidences: Iterable[Evidence], folder: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
     """Draw the learning curves: training loss above, validation score below, a column a network; BLEU beside loss.
 
     Args:
       evidences: of one or more comparisons; tasks on the same data under the same protocol share a figure.
       folder: where to.
+      formats: a file each.
 
     Returns:
       What was written: ``figure-2`` to ``figure-4`` for the paper's own experiments, ``curves-…`` for others.
     """
-    try:
-        import matplotlib as mpl
-    except ModuleNotFoundError as error:
-        raise missing_extra(error.name or "matplotlib") from None
     groups: dict[str, list[Column]] = {}
     for evidence in evidences:
         for task in evidence.tasks:
@@ -50,15 +48,34 @@ def draw(evidences: Iterable[Evidence], folder: Path) -> list[Path]:
                 groups.setdefault(_name(column), []).append(column)
     if not groups:
         raise LabError("there is nothing to draw yet: no run has logged anything")
+    return _save({name: (_figure, columns) for name, columns in groups.items()}, folder, formats)
+
+
+def draw_rates(evidences: Iterable[Evidence], folder: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
+    """Draw ``rates-<task>``: the best validation score at each learning rate tried; a cross where all diverged."""
+    figures = {
+        slug(f"rates-{task['task']}"): (_rates, task)
+        for evidence in evidences
+        for task in evidence.tasks
+        if any(len(s["lr"]) > 1 for s in sensitivity(task["contestants"], task["metric"], task["best"]))
+    }
+    return _save(figures, folder, formats)
+
+
+def _save(figures: Mapping[str, tuple[Callable[[Any], Any], Any]], folder: Path, formats: Sequence[str]) -> list[Path]:
+    """Make each figure and write it in every format, the same bytes each time."""
+    try:
+        import matplotlib as mpl
+    except ModuleNotFoundError as error:
+        raise missing_extra(error.name or "matplotlib") from None
     with atomic.explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
     written = []
-    with mpl.rc_context(
-        {"svg.hashsalt": "acmo", "pdf.fonttype": 42, "font.size": 9, "axes.grid": True, "grid.alpha": 0.3}
-    ):
-        for name, columns in groups.items():
-            figure = _figure(columns)
-            for form in FORMATS:
+    style = {"svg.hashsalt": "acmo", "pdf.fonttype": 42, "font.size": 9, "axes.grid": True, "grid.alpha": 0.3}
+    with mpl.rc_context(style):
+        for name, (make, subject) in figures.items():
+            figure = make(subject)
+            for form in formats:
                 path = folder / f"{name}.{form}"
                 metadata = {} if form == "png" else {"Date" if form == "svg" else "CreationDate": None}
                 with atomic.explained(path):
@@ -128,6 +145,29 @@ def _curves(axes: Any, plot: Row, labels: list[str], column: Column) -> dict[str
     axes.set_xlabel(x)
     axes.set_ylabel(plot["title"].replace("Validation loss", "Dev loss") if x == "step" else plot["title"])
     return handles
+
+
+def _rates(task: Row) -> Any:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 3.6), layout="constrained")
+    axes = figure.add_subplot()
+    series = sensitivity(task["contestants"], task["metric"], task["best"])
+    titles = {c.label: _plain(c.title) for c in task["contestants"]}
+    labels = [c.label for c in task["contestants"]]
+    for s in series:
+        i = labels.index(s["label"])
+        style = {"color": COLOURS[i % 10], "linestyle": DASHES[i % 10], "linewidth": 2 if i == 0 else 1.3}
+        found = [(lr, score) for lr, score in zip(s["lr"], s["score"], strict=True) if score is not None]
+        axes.plot([lr for lr, _ in found], [v for _, v in found], marker=".", label=titles[s["label"]], **style)
+        lost = [lr for lr, score in zip(s["lr"], s["score"], strict=True) if score is None]
+        axes.plot(lost, [0.02] * len(lost), "x", color=COLOURS[i % 10], transform=axes.get_xaxis_transform())
+    axes.set_xscale("log")
+    axes.set_xlabel("learning rate")
+    axes.set_ylabel(f"validation {words.name(task['metric'])}{words.unit(task['metric']).replace(' %', ', %')}")
+    axes.set_title(_plain(task["task"]))
+    figure.legend(loc="outside right upper", frameon=False)
+    return figure
 
 
 def _table(axes: Any, columns: Sequence[Column], labels: Sequence[str]) -> None:

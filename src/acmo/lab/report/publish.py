@@ -1,0 +1,188 @@
+"""A finished comparison as a folder to publish: its runs, its summary, its figures, and a page that tells them.
+
+``python -m acmo.lab.report.publish docs/results`` prints the table over all that are published there.
+"""
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from acmo.lab import atomic, results
+from acmo.lab.errors import LabError
+from acmo.lab.grids import describe
+from acmo.lab.plan import make_plan, presets
+from acmo.lab.report import words
+from acmo.lab.report.evidence import Row, gather
+from acmo.lab.report.figures import draw, draw_rates
+from acmo.lab.summary import flat_rows, summarise
+
+FORMATS = ("svg", "png")
+
+
+def publish(folder: Path, target: Path) -> list[Path]:
+    """Write what others need to check and to read a comparison; the runs' own folders stay where they are.
+
+    Args:
+      folder: of a comparison in which every run is finished.
+      target: where to; made if it is not there.
+
+    Returns:
+      What was written: ``comparison.json``, ``trials.jsonl`` (a line a run), ``summary.json`` and ``.csv``,
+      ``README.md``, the figures.
+    """
+    evidence = gather(folder)
+    found = evidence.found
+    unfinished = sum(run["status"] == "unfinished" for run in found.runs)
+    if found.summary is None or unfinished:
+        raise LabError(
+            f"{folder} is not finished ({words.count(unfinished, 'run')} missing): give the command again, then publish"
+        )
+    with atomic.explained(target):
+        target.mkdir(parents=True, exist_ok=True)
+    head = {"config": found.plan, "scores": found.scores, "provenance": found.provenance}
+    runs = [{key: value for key, value in run.items() if key != "folder"} for run in found.runs]
+    head, runs = words.without_secrets(head), words.without_secrets(runs)
+    atomic.write_json(target / "comparison.json", head)
+    results.write_lines(target / "trials.jsonl", runs)
+    summary = recomputed(target)
+    atomic.write_json(target / "summary.json", summary)
+    results.write_csv(target / "summary.csv", flat_rows(summary))
+    figures = draw([evidence], target, FORMATS) + draw_rates([evidence], target, FORMATS)
+    atomic.write(target / "README.md", page(target, figures).encode())
+    return [
+        target / name for name in ("comparison.json", "trials.jsonl", "summary.json", "summary.csv", "README.md")
+    ] + figures
+
+
+def recomputed(folder: Path) -> Row:
+    """The summary, from the published runs alone."""
+    found = results.load(folder)
+    return summarise(make_plan(found.plan), found.runs, found.scores)
+
+
+def page(folder: Path, figures: Iterable[Path]) -> str:
+    """What a published folder's ``README.md`` says."""
+    found = results.load(folder)
+    stated = found.provenance
+    said = [f"# {found.plan.get('title') or folder.name}", "", *_about(stated.get("command") or [])]
+    said += ["```", words.command(stated.get("command")), "```", ""]
+    total = sum(run.get("seconds") or 0.0 for run in found.runs)
+    said.append(
+        f"{words.count(len(found.runs), 'run')}, {words.seconds(total)} of training in all, each on one core. "
+        f"{_machine(stated)} Of each table and figure the data is beside this page: "
+        "`trials.jsonl` (a line a run, with its validation curve), `summary.json`, `summary.csv`, `comparison.json`."
+    )
+    for task in (found.summary or recomputed(folder))["tasks"]:
+        said += ["", f"## {task['task']}", "", *verdict(task)]
+    for path in figures:
+        if path.suffix == ".svg":
+            said += ["", f"![{path.stem}]({path.name})"]
+    return "\n".join(said) + "\n"
+
+
+def verdict(task: Row) -> list[str]:
+    """A task's rows as a table in Markdown, best first."""
+    metric = task["metric"]
+    others = list(dict.fromkeys(other for row in task["rows"] for other in row["differences"]))
+    titles = {row["label"]: row["title"] for row in task["rows"]}
+    heads = ["optimizer", f"test {words.name(metric)}", *(f"against {titles[o]}" for o in others)]
+    heads += ["steps to target", "bytes a parameter", "setting"]
+    lines = [_line(heads), _line(["---"] + ["---:"] * (len(heads) - 2) + ["---"])]
+    for row in sorted(task["rows"], key=lambda r: (r["rank"] is None, r["rank"] or 0)):
+        reached, cost = row["to_target"], row["cost"]
+        steps = (
+            words.figure(reached["steps"], ",.0f")
+            if reached["steps"] is not None
+            else f"{reached['reached']} of {reached['n']} runs"
+        )
+        setting = describe(row["settings"]) if row["settings"] else "every setting diverged"
+        if row["edges"]:
+            setting += f" (at the edge: {', '.join(edge.partition('=')[0] for edge in row['edges'])})"
+        cells = [row["title"], words.interval(row["test"], metric)]
+        cells += [difference(row["differences"].get(other), metric) for other in others]
+        lines.append(_line([*cells, steps, words.figure(cost["state_bytes_per_parameter"], ".1f"), setting]))
+    n = len(task["seeds"])
+    lines += [
+        "",
+        f"Mean and 95 % interval over {words.count(n, 'seed')}" + (", differences paired by seed." if others else "."),
+    ]
+    if task["target"]["score"] is not None:
+        setters = words.listing([titles.get(label, label) for label in task["target"]["from"]])
+        lines[-1] += f" The target is {words.score(task['target']['score'], metric)} in validation, set from {setters}."
+    if task["weight_decay"] is not None:
+        lines[-1] += f" Weight decay is {task['weight_decay']:g} for all, the best for SGD-momentum."
+    return lines
+
+
+def difference(found: Row | None, metric: str) -> str:
+    """``−0.39 [−1.00, +0.11]``, in bold where the interval leaves out 0."""
+    if found is None or found["mean"] is None:
+        return words.NONE
+    mean, low, high = (words.score(found[key], metric, sign=True, units=False) for key in ("mean", "low", "high"))
+    if found["low"] is None:
+        return mean
+    text = f"{mean} [{low}, {high}]"
+    return text if found["verdict"].startswith("no ") else f"**{text}**"
+
+
+def overview(folder: Path) -> list[str]:
+    """One table over every published comparison that has ACMo beside SGD-momentum and Adam."""
+    names = ("acmo", "sgd-momentum", "adam")
+    heads = [
+        "comparison",
+        "score",
+        "ACMo",
+        "SGD-momentum",
+        "Adam",
+        "ACMo − SGD-momentum",
+        "ACMo − Adam",
+        "steps to target: ACMo, SGD-m., Adam",
+    ]
+    lines = [_line(heads), _line(["---", "---"] + ["---:"] * (len(heads) - 2))]
+    for path in sorted(folder.glob("*/summary.json")):
+        for task in results.read_json(path)["tasks"]:  # type: ignore[index]
+            rows = {row["label"]: row for row in task["rows"]}
+            if not set(names) <= rows.keys():
+                continue
+            metric = task["metric"]
+            steps = [rows[n]["to_target"]["steps"] for n in names]
+            lines.append(
+                _line(
+                    [
+                        f"[{path.parent.name}]({path.parent.name}/README.md)",
+                        words.name(metric) + words.unit(metric).replace(" %", ", %"),
+                        *(words.interval(rows[n]["test"], metric).replace(" %", "") for n in names),
+                        *(difference(rows["acmo"]["differences"][n], metric) for n in names[1:]),
+                        ", ".join(words.figure(s, ",.0f") for s in steps),
+                    ]
+                )
+            )
+    return lines
+
+
+def _about(command: list[str]) -> list[str]:
+    """What the preset's own file says at its head, if the command named one that ships."""
+    given = [command[i + 1] for i, word in enumerate(command[:-1]) if word == "--preset"]
+    path = presets().get(given[0]) if given else None
+    if path is None:
+        return []
+    lines = path.read_text(encoding="utf-8").splitlines()
+    head = lines[: next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))]
+    return [*(line.lstrip("# ") for line in head), ""]
+
+
+def _machine(stated: Row) -> str:
+    machine, versions = stated.get("machine", {}), stated.get("versions", {})
+    software = ", ".join(f"{name} {version}" for name, version in versions.items())
+    commit = f", commit {stated['commit'][:12]}" if stated.get("commit") else ""
+    where = f"{machine.get('processor')}, {machine.get('cores')} cores, {machine.get('system')}"
+    return f"Machine: {where}; {software}{commit}."
+
+
+def _line(cells: Iterable[Any]) -> str:
+    return "| " + " | ".join(str(cell).replace("|", r"\|") for cell in cells) + " |"
+
+
+if __name__ == "__main__":
+    print("\n".join(overview(Path(sys.argv[1]))))
