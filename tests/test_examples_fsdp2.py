@@ -105,6 +105,7 @@ def test_it_learns(unbroken: list[str]):
     assert float(unbroken[-1].split()[-1].rstrip("%")) > 60
 
 
+@pytest.mark.slow
 def test_a_killed_rank_ends_the_job_with_torchruns_error(killed: tuple[int, str, str, Path]):
     code, out, err, folder = killed
     assert code != 0
@@ -115,6 +116,7 @@ def test_a_killed_rank_ends_the_job_with_torchruns_error(killed: tuple[int, str,
     assert (folder / f"step-{EVERY:08d}").is_dir()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 1])
 def test_what_a_killed_job_left_resumes_to_the_end_of_an_unbroken_run(
     ranks: int, unbroken: list[str], killed: tuple[int, str, str, Path], tmp_path: Path
