@@ -179,7 +179,7 @@ class Multi30k(Translation):
             "tiny": Size(
                 Net(layers=2, width=128, inner=256, heads=4),
                 vocabulary=4_000,
-                recipe=Recipe(steps=700, batch_size=1024, max_grad_norm=1.0, evaluate_every=175),
+                recipe=Recipe(steps=400, batch_size=1024, max_grad_norm=1.0, evaluate_every=100),
                 valid=Look(beams=1, sentences=200, extra=10),
             ),
             "small": Size(
