@@ -2,7 +2,7 @@
 
 import typer
 
-from acmo.lab.cli import compare, listing, report, train
+from acmo.lab.cli import compare, gallery, listing, report, train
 
 app = typer.Typer(
     name="acmo",
@@ -17,6 +17,7 @@ app.command("tune")(compare.tune)
 app.command("train")(train.train)
 app.command("report")(report.report)
 app.command("list")(listing.show)
+app.command("gallery")(gallery.gallery)
 
 
 @app.callback(invoke_without_command=True)
