@@ -13,7 +13,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 unexport PYTHONPATH  # what is tested is the installed package
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all lint clean
+.PHONY: help demo test test-all lint docs clean
 
 help:  ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,8 +32,11 @@ lint: $(VENV)/.dev  ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+docs: $(VENV)/.docs  ## build the documentation into site/; open site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
 clean:  ## remove the virtual environment and everything built or cached
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find src tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -54,6 +57,11 @@ $(VENV)/.package: $(STAMP) pyproject.toml $(NATIVE)
 $(VENV)/.demo: $(STAMP) pyproject.toml | $(VENV)/.package
 	@echo "installing what the demo needs ..."
 	@$(PIP) -c $(STAMP) "acmo[lab]"
+	@touch $@
+
+$(VENV)/.docs: $(STAMP) pyproject.toml | $(VENV)/.package
+	@echo "installing what the documentation needs ..."
+	@$(PIP) -c $(STAMP) "acmo[docs]"
 	@touch $@
 
 # acmo[dev] is met by the acmo just installed: pip adds the extra's packages and builds nothing again.

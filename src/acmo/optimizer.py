@@ -44,7 +44,7 @@ class ACMo(Optimizer):
 
     The moment never outweighs the gradient, so the step never points uphill on the current batch, and it leans towards
     the last step as far as that allows; the state is that of SGD-momentum. Norms are of all parameters together, as in
-    the paper (see ``norm_scope``). The README has every line of the algorithm.
+    the paper (see ``norm_scope``). Every line of the algorithm: ``docs/how.md``.
 
     Args:
       params: parameters, named parameters or parameter groups.

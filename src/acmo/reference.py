@@ -29,7 +29,7 @@ class Slice:
 
 
 def step(parts: Sequence[Part], groups: Sequence[Group], rules: Rules) -> Record:
-    """One step of ACMo; the numbers are those of the algorithm's lines in the README."""
+    """One step of ACMo; the numbers are those of the algorithm's lines in docs/how.md."""
     # 1  g = ∇f(θ), unscaled; −g when maximize
     slices = cut(parts, groups, rules)
     raw_sq, doubt = squares(slices, "g", parts)

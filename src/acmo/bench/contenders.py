@@ -102,7 +102,7 @@ def adamw_and_clip(params: list[Tensor]) -> Instance:
 
 
 def compiled_acmo(params: list[Tensor]) -> Instance:
-    """As the README says to compile it: the default backend, lr a Tensor."""
+    """As docs/scale.md says to compile it: the default backend, lr a Tensor."""
     torch.compiler.reset()  # sets are told apart by recompiling, and dynamo gives that up after a few
     opt = ACMo(params, lr=torch.tensor(LR))
     return of(opt, torch.compile(opt.step))
