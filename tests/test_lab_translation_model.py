@@ -66,15 +66,22 @@ def test_frozen_tables_of_positions_are_sinusoids_and_do_not_reach_the_optimizer
     assert held == {id(p) for p in base.parameters() if p.requires_grad}
 
 
-def test_weights_are_xaviers_and_embeddings_normal(base):
-    weight = base.model.encoder.layers[0].fc1.weight.detach()
-    bound = math.sqrt(6 / (512 + 2048))
-    assert float(weight.abs().max()) <= bound
-    assert float(weight.std()) == pytest.approx(bound / math.sqrt(3), rel=0.01)
-    assert float(base.model.shared.weight[2:].detach().std()) == pytest.approx(512**-0.5, rel=0.01)
+@torch.no_grad()
+def test_every_matrix_is_xaviers_biases_are_zero_and_embeddings_normal(base):
+    matrices = 0
+    for name, p in base.named_parameters():
+        if not p.requires_grad or name == "model.shared.weight":
+            continue
+        if p.dim() == 2:
+            matrices += 1
+            bound = math.sqrt(6 / sum(p.shape))
+            assert float(p.abs().max()) <= bound * (1 + 1e-6), name
+            assert float(p.std()) == pytest.approx(bound / math.sqrt(3), rel=0.01), name
+        else:
+            assert bool((p == (1.0 if "norm.weight" in name else 0.0)).all()), name
+    assert matrices == 6 * (4 + 2) + 6 * (8 + 2)
+    assert float(base.model.shared.weight[2:].std()) == pytest.approx(512**-0.5, rel=0.01)
     assert not base.model.shared.weight[PAD].any()
-    assert not base.model.encoder.layers[0].fc1.bias.any()
-    assert bool((base.model.encoder.layers[0].final_layer_norm.weight == 1).all())
 
 
 def test_the_same_seed_gives_the_same_model():
@@ -151,14 +158,14 @@ def test_batches_of_more_than_eight_divide_among_ranks():
 
 
 class Table:
-    """A language model whose every next token depends on all before: small enough to try all sentences."""
+    """Language models whose every next token depends on all before, one a sentence: small enough to try all."""
 
-    def __init__(self, vocabulary: int, seed: int, rows: int) -> None:
-        self.vocabulary, self.seed = vocabulary, seed
+    def __init__(self, vocabulary: int, seed: int, rows: int, beams: int | None = None) -> None:
+        self.vocabulary, self.seed, self.beams = vocabulary, seed, beams or rows
         self.rows: list[tuple[int, ...]] = [()] * rows
 
-    def logs(self, before: tuple[int, ...]) -> torch.Tensor:
-        draw = torch.Generator().manual_seed(hash((self.seed, *before)) % 2**31)
+    def logs(self, before: tuple[int, ...], sentence: int = 0) -> torch.Tensor:
+        draw = torch.Generator().manual_seed(hash((self.seed, sentence, *before)) % 2**31)
         logits = 2 * torch.randn(self.vocabulary, generator=draw)
         logits[PAD] = -torch.inf
         return logits.log_softmax(-1)
@@ -167,7 +174,34 @@ class Table:
         if moved is not None:
             self.rows = [self.rows[i] for i in moved.tolist()]
         self.rows = [(*row, token) for row, token in zip(self.rows, last.tolist(), strict=True)]
-        return torch.stack([self.logs(row[1:]) for row in self.rows])
+        return torch.stack([self.logs(row[1:], i // self.beams) for i, row in enumerate(self.rows)])
+
+
+def searched_by_hand(table: Table, sentence: int, limit: int, beams: int, alpha: float) -> list[int]:
+    """Beam search in plain words: no batch, no cache, no early end."""
+    going: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
+    ended: list[tuple[float, tuple[int, ...]]] = []
+    for length in range(1, limit + 1):
+        grown = []
+        for score, said in going:
+            logs = table.logs(said, sentence).tolist()
+            grown += [(score + logs[t], (*said, t)) for t in range(table.vocabulary) if t != PAD]
+        grown.sort(reverse=True)
+        penalty = ((5 + length) / 6) ** alpha
+        ended += [(s / penalty, said) for s, said in grown[:beams] if said[-1] == EOS or length == limit]
+        going = [(s, said) for s, said in grown if said[-1] != EOS][:beams]
+    return [t for t in max(ended)[1] if t != EOS]
+
+
+@pytest.mark.parametrize(("beams", "alpha"), [(4, 0.6), (4, 0.0), (4, 2.0), (2, 0.6), (1, 0.6)])
+def test_beam_search_is_what_it_is_by_hand_for_each_sentence_of_a_batch(beams, alpha):
+    limits = [7, 1, 4, 9, 2, 6, 9, 3]
+    for seed in range(6):
+        table = Table(7, seed, len(limits) * beams, beams)
+        found = beam_search(table, torch.tensor(limits), beams, alpha)
+        by_hand = [searched_by_hand(table, i, limit, beams, alpha) for i, limit in enumerate(limits)]
+        assert found == by_hand
+    assert any(len(line) < limit - 1 for line, limit in zip(found, limits, strict=True))  # some end by themselves
 
 
 def every_sentence(table: Table, limit: int) -> dict[tuple[int, ...], float]:
@@ -236,6 +270,10 @@ def test_one_beam_is_greedy_and_company_changes_nothing(talker):
         assert mine == [t for t in theirs.tolist() if t not in (PAD, EOS)]
     four = translate(talker, source, beams=4, extra=5)
     assert [translate(talker, row[row != PAD][None], beams=4, extra=5)[0] for row in source] == four
+    assert translate(talker, source.flip(0), beams=4, extra=5) == four[::-1]
+    wider = torch.nn.functional.pad(source, (0, 7), value=PAD)
+    assert translate(talker, wider, beams=4, extra=5) == four
+    assert translate(talker, wider, beams=1, extra=5) == together
 
 
 def test_time_is_bounded_where_no_sentence_ever_ends():

@@ -4,6 +4,7 @@ import http.server
 import io
 import json
 import os
+import random
 import subprocess
 import sys
 import tarfile
@@ -38,6 +39,15 @@ def data(tmp_path_factory) -> Path:
     return corpus(tmp_path_factory.mktemp("corpus"))
 
 
+@pytest.fixture(scope="module")
+def uneven(tmp_path_factory) -> Path:
+    """With targets of many lengths in one batch: parts of it have not as many target tokens."""
+    folder, draw = corpus(tmp_path_factory.mktemp("uneven")), random.Random(0)
+    cut = [(source, target[: int(len(target) * draw.uniform(0.7, 1))]) for source, target in sentences(200, seed=1)]
+    write(folder, "train", cut, gz=True)
+    return folder
+
+
 @pytest.fixture(autouse=True)
 def _cache(tmp_path_factory, monkeypatch):
     monkeypatch.setenv("ACMO_DATA", str(tmp_path_factory.getbasetemp() / "cache"))
@@ -61,8 +71,7 @@ def test_a_run_stopped_within_an_epoch_goes_on_to_the_same_bits(tmp_path, data):
     whole = run(what, tmp_path / "whole")
     per_epoch = len(find_task(what.task, data).batches(0))
     for stop in (7, 13):
-        assert stop % 5
-        assert stop % per_epoch
+        assert (stop - stop % 5) % per_epoch  # it goes on from within an epoch
 
         def cut(progress, stop=stop):
             if progress.step >= stop:
@@ -83,8 +92,12 @@ def _in_a_rank(text: str, folder: str) -> float:
 
 
 @pytest.mark.parametrize(("world", "accumulate"), [(2, 1), (1, 4), pytest.param(4, 1, marks=pytest.mark.slow)])
-def test_ranks_and_parts_equal_one_rank_with_the_same_global_batch(tmp_path, data, world, accumulate):
+def test_ranks_and_parts_equal_one_rank_with_the_same_global_batch(tmp_path, uneven, world, accumulate):
     """The loss is divided by the global number of target tokens, however they are spread."""
+    data, parts = uneven, world * accumulate
+    task = find_task(f"{TASKS}:Dry", data)
+    counts = [{len(task.collate(one[k::parts], 0)["labels"]) for k in range(parts)} for one in task.batches(0)[:10]]
+    assert sum(len(count) > 1 for count in counts) > 5  # or a mean of the parts' means would be right as well
     # Steps without Adam's division, which makes much of what is nearly nothing.
     one = config(data, "Dry", optimizer="sgd-momentum", settings={"lr": 0.3}, log_every=1)
     many = config(data, "Dry", optimizer="sgd-momentum", settings={"lr": 0.3}, log_every=1, accumulate=accumulate)
@@ -146,6 +159,9 @@ def test_an_evaluation_says_all_that_the_paper_plots_and_keeps_sentences(tmp_pat
     stored = json.loads((tmp_path / "config.json").read_text())["data"]
     assert stored["pairs"]["read"] == 200
     assert stored["vocabulary"] == 320
+    other = find_task(f"{TASKS}:Toy", corpus(tmp_path / "other", train=199)).facts()
+    assert len(stored["hash"]) == 16
+    assert stored["hash"] != other["hash"]  # what it learnt from can be told apart
 
 
 def test_loss_per_sentence_is_per_token_times_the_mean_length(data):
@@ -239,6 +255,26 @@ def test_archives_are_downloaded_checked_and_read(tmp_path, monkeypatch):
             sources.downloaded((wrong,), ("en", "de"))
         server.shutdown()
     assert sources.downloaded((one,), ("en", "de"))[0] == text  # without the server
+
+
+def test_files_are_downloaded_checked_and_read(tmp_path, monkeypatch):
+    import hashlib
+
+    monkeypatch.setenv("ACMO_DATA", str(tmp_path / "cache"))
+    write(tmp_path / "served", "val", sentences(5), gz=True)
+    checksums = {
+        code: "md5:" + hashlib.md5((tmp_path / "served" / f"val.{code}.gz").read_bytes()).hexdigest()
+        for code in ("en", "de")
+    }
+    handler = partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path / "served"))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        one = sources.Files(f"http://127.0.0.1:{server.server_port}/val", checksums)
+        (text,) = sources.downloaded((one,), ("en", "de"))
+        with pytest.raises(LabError, match="its md5 is not 0000"):
+            sources.downloaded((one._replace(checksums={"en": "md5:" + "0" * 32}),), ("en", "de"))
+        server.shutdown()
+    assert list(text.pairs()) == sentences(5)
 
 
 def dry_run(*args: str) -> str:

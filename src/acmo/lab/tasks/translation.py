@@ -1,5 +1,6 @@
 """``wmt14-ende`` and ``multi30k-ende``: English to German with a Transformer."""
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -50,7 +51,7 @@ class Translation(Task):
 
     score = Score("bleu", "max")
     presets: ClassVar[Mapping[str, Size]]
-    archives: ClassVar[Mapping[str, tuple[sources.Archive, ...]]]
+    archives: ClassVar[Mapping[str, Sequence[sources.Archive | sources.Files]]]
     names: ClassVar[Mapping[str, Sequence[str]]]  # of files, without language; of several the first that is there
     languages: ClassVar[tuple[str, str]] = sources.LANGUAGES
     filters: ClassVar[Filters] = Filters()
@@ -64,7 +65,6 @@ class Translation(Task):
         assert self.size is not None
         self.preset = self.presets[self.size]
         self.recipe = self.preset.recipe
-        self._seen: tuple[Split, list[str]] | None = None
 
     def texts(self, split: str) -> list[corpus.Text]:
         """The files of a split: in the folder given, or downloaded."""
@@ -77,21 +77,21 @@ class Translation(Task):
         for text in self.texts("test"):
             corpus.held_out(text)
         _ = self._lengths, self._valid
+        if os.environ.get("RANK", "0") == "0":
+            print(f"{self.name}: {self._store.counts}", file=sys.stderr)
 
     def facts(self) -> dict[str, Any]:
-        """How many pairs were left out of the training data, and why; kept with the run."""
-        return {"pairs": asdict(self._store.counts), "vocabulary": len(self._store.bpe), "valid_cut": self._valid.cut}
+        """What the training data is, how many pairs were left out of it, and why; kept with the run."""
+        store = self._store
+        counts = {"pairs": asdict(store.counts), "vocabulary": len(store.bpe), "valid_cut": self._valid.cut}
+        return {"hash": store.hash, **counts}
 
     @cached_property
     def _store(self) -> Store:
         positions = self.preset.net.positions - 1  # one is for the end mark
         filters = replace(self.filters, longest=min(self.filters.longest, positions))
-        store, fresh = prepared(
-            self.texts("train"), self.preset.vocabulary, filters, cache() / "translation", self.preset.pairs
-        )
-        if fresh:
-            print(f"{self.name}: {store.counts}", file=sys.stderr)
-        return store
+        texts = self.texts("train")
+        return prepared(texts, self.preset.vocabulary, filters, cache() / "translation", self.preset.pairs)[0]
 
     @cached_property
     def _lengths(self) -> np.ndarray[Any, Any]:

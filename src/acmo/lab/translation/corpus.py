@@ -11,11 +11,11 @@ from typing import BinaryIO, NamedTuple
 
 from acmo.lab.errors import LabError
 
-LONGEST_LINE = 1 << 20  # bytes; what is longer is no sentence, and is not kept in memory
+LONGEST_LINE = 1 << 16  # bytes; what is longer is no sentence, and is not kept in memory
 
 
 class Pair(NamedTuple):
-    """A sentence and its translation, without spaces around them; None where a line is not valid UTF-8."""
+    """A sentence and its translation, without spaces around them; None where a line is no text in UTF-8."""
 
     source: str | None
     target: str | None
@@ -88,7 +88,10 @@ def _files(folder: Path, name: str, languages: tuple[str, str]) -> Text | None:
 
 
 def _what_is_missing(folder: Path, names: Sequence[str], languages: tuple[str, str]) -> str:
-    wanted = names[0].split("+")[0]
+    """Of the files that go by the first name; or of those that are one text, where a part of them is there."""
+    missing = [[part for part in name.split("+") if _files(folder, part, languages) is None] for name in names]
+    begun = [parts for name, parts in zip(names, missing, strict=True) if len(parts) <= name.count("+")]
+    wanted = (begun or missing)[0][0]
     there = {p.name.removesuffix(".gz").rpartition(".") for p in folder.iterdir() if p.is_file()}
     others = sorted({code for name, _, code in there if name == wanted})
     files = " and ".join(f"{wanted}.{code}" for code in languages)
@@ -114,6 +117,8 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def _decoded(line: bytes) -> str | None:
+    if b"\0" in line:  # UTF-16, which for plain letters happens to be UTF-8 as well
+        return None
     # What was cut at the longest line may end within a letter; it is too long anyway, so not worth another word.
     try:
         return line.decode("utf-8", errors="ignore" if len(line) == LONGEST_LINE else "strict").strip()

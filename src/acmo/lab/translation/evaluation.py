@@ -55,7 +55,9 @@ class HeldOut:
             count += len(made["labels"])
         return {"loss": float(total) / count, "loss_per_sentence": float(total) / len(self.source)}
 
-    def translations(self, model: Any, look: Look, numbers: Sequence[int], tokens: int, device: torch.device) -> list:
+    def translations(
+        self, model: Any, look: Look, numbers: Sequence[int], tokens: int, device: torch.device
+    ) -> list[str]:
         """The model's translations of these sentences, as text."""
         found: dict[int, list[int]] = {}
         # A sentence's beams are rows of the batch: as many fewer sentences.

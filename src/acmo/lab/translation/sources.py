@@ -1,9 +1,9 @@
 """Where the parallel texts come from, if no folder is given: the official archives, with their checksums."""
 
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from acmo.lab.tasks.downloads import unpacked
+from acmo.lab.tasks.downloads import fetch, unpacked
 from acmo.lab.translation.corpus import Text, find
 
 LANGUAGES = ("en", "de")
@@ -18,34 +18,37 @@ class Archive(NamedTuple):
     folder: str  # where it is unpacked in the cache
 
 
-_MMT = "http://www.quest.dcs.shef.ac.uk/wmt16_files_mmt"
-# The checksums are those that torchtext and tensorflow_datasets ship.
+class Files(NamedTuple):
+    """A text on the web as one gzipped file a language."""
+
+    url: str  # without language and ending
+    checksums: Mapping[str, str]
+
+
+# The authors' own repository, with the checksums that torchtext 0.9 shipped. The host of the shared task of 2016, which
+# others name, is down more often than not, and its text differs in places.
+_TASK1 = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw"
 MULTI30K = {
     "train": (
-        Archive(
-            f"{_MMT}/training.tar.gz",
-            "sha256:20140d013d05dd9a72dfde46478663ba05737ce983f478f960c1123c6671be5e",
-            ("train",),
-            "multi30k-train",
+        Files(
+            f"{_TASK1}/train",
+            {"en": "md5:0065d13af80720a55ca8153d126e6627", "de": "md5:81ff90b99829c0cd4b1b587d394afd39"},
         ),
     ),
     "valid": (
-        Archive(
-            f"{_MMT}/validation.tar.gz",
-            "sha256:a7aa20e9ebd5ba5adce7909498b94410996040857154dab029851af3a866da8c",
-            ("val",),
-            "multi30k-valid",
+        Files(
+            f"{_TASK1}/val",
+            {"en": "md5:2b69aa9253948ac9f67e94917272dd40", "de": "md5:6e0e229eb049e3fc99a1ef02fb2d5f91"},
         ),
     ),
     "test": (
-        Archive(
-            f"{_MMT}/mmt16_task1_test.tar.gz",
-            "sha256:0681be16a532912288a91ddd573594fbdd57c0fbb81486eff7c55247e35326c2",
-            ("test",),
-            "multi30k-test",
+        Files(
+            f"{_TASK1}/test_2016_flickr",
+            {"en": "md5:ff2c0fcb4893a13bd73414306bc250ae", "de": "md5:efd67d314d98489b716b145475101932"},
         ),
     ),
 }
+# As tensorflow_datasets and others that fetch them give their checksums.
 WMT14 = {
     "train": (
         Archive(
@@ -87,13 +90,14 @@ WMT14 = {
 }
 
 
-def downloaded(archives: tuple[Archive, ...], languages: tuple[str, str]) -> list[Text]:
-    """The texts of these archives, downloaded if they are not there yet."""
+def downloaded(wanted: Sequence[Archive | Files], languages: tuple[str, str]) -> list[Text]:
+    """These texts, downloaded if they are not there yet."""
     texts: list[Text] = []
-    for archive in archives:
-        names = "|".join(name.replace(".", r"\.") for name in archive.names)
-        folder: Path = unpacked(
-            archive.url, archive.checksum, rf"(?:.*/)?(?:{names})\.(?:{'|'.join(languages)})", archive.folder
-        )
-        texts += find(folder, ["+".join(archive.names)], languages)
+    for one in wanted:
+        if isinstance(one, Files):
+            texts.append(Text(*(fetch(f"{one.url}.{code}.gz", one.checksums[code]) for code in languages)))
+            continue
+        names = "|".join(name.replace(".", r"\.") for name in one.names)
+        members = rf"(?:.*/)?(?:{names})\.(?:{'|'.join(languages)})"
+        texts += find(unpacked(one.url, one.checksum, members, one.folder), ["+".join(one.names)], languages)
     return texts

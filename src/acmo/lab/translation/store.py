@@ -1,12 +1,14 @@
 """Training text as tokens on disk: filtered, counted, made once, memory-mapped ever after.
 
 A pair of 4.5 M takes 16 bytes of memory for where its two sentences begin; the tokens, two bytes each, stay on disk,
-and the system keeps of them what it has room for.
+and the system keeps of them what it has room for. What most memory is needed for, learning the merges, has a bound.
 """
 
 import hashlib
 import json
+import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from acmo.lab.atomic import explained
+from acmo.lab.atomic import explained, sync_folder
 from acmo.lab.errors import LabError
 from acmo.lab.translation import bpe
 from acmo.lab.translation.corpus import Text
@@ -27,9 +29,9 @@ try:
 except ImportError:  # pragma: no cover  Windows: two processes may both do the work, and one wins
     fcntl = None  # type: ignore[assignment]
 
-FORMAT = 1  # to be raised whenever the same input gives other files
+FORMAT = 2  # to be raised whenever the same input gives other files
 _CHUNK = 20_000  # pairs in memory at a time
-_BPE_PAIRS = 1_000_000  # evenly spaced, to learn merges from: what the trainer needs in memory grows with new words
+_BPE_PAIRS = 500_000  # evenly spaced, to learn merges from: what the trainer needs in memory grows with new words
 
 
 @dataclass(frozen=True)
@@ -78,15 +80,20 @@ class Store:
     """Pairs to learn from, and the tokenizer that was learnt from them.
 
     Args:
-      folder: that `prepared` returned.
+      folder: where they are; its name is the hash of all that they were made from.
     """
 
     def __init__(self, folder: Path) -> None:
+        self.hash = folder.name
         try:
             self.counts = Counts(**json.loads((folder / "counts.json").read_bytes()))
             self.bpe = bpe.BPE((folder / "tokenizer.json").read_text(encoding="utf-8"))
             self.source, self.target = Side(folder, "source"), Side(folder, "target")
-        except (OSError, ValueError, TypeError, KeyError) as error:
+            if not len(self.source.starts) == len(self.target.starts) == self.counts.kept + 1:
+                raise ValueError("its two sides have not as many sentences")
+        except LabError:
+            raise
+        except Exception as error:  # tokenizers has no narrower one for a broken file
             raise LabError(f"{folder} is damaged ({error}); delete it to have it made again") from None
 
     def __len__(self) -> int:
@@ -116,14 +123,35 @@ def prepared(
     with _locked(cache / f".{key}.lock"):
         if folder.is_dir():  # another process was at it
             return Store(folder), False
-        part = Path(tempfile.mkdtemp(prefix=".making-", dir=cache))
+        print(f"cutting {_named(texts)} into tokens; this is done once", file=sys.stderr)
+        if fcntl is not None:  # no one else is at it, so what is there is of one that was killed
+            for left in cache.glob(f".making-{key}-*"):
+                shutil.rmtree(left, ignore_errors=True)
+        part = Path(tempfile.mkdtemp(prefix=f".making-{key}-", dir=cache))
         try:
             with explained(folder):
                 _make(texts, vocabulary, filters, limit, part)
-                part.rename(folder)
+                _put(part, folder)
         finally:
             shutil.rmtree(part, ignore_errors=True)
     return Store(folder), True
+
+
+def _named(texts: Sequence[Text]) -> str:
+    return ", ".join(f"{path}" for text in texts for path in (text.source, text.target))
+
+
+def _put(part: Path, folder: Path) -> None:
+    """Give what was made its name, once it is on the disk: whoever finds the name finds all of it."""
+    for path in part.iterdir():
+        with path.open("r+b") as file:
+            os.fsync(file.fileno())
+    try:
+        part.rename(folder)
+    except OSError:
+        if not folder.is_dir():  # else another process, where there are no locks, was quicker
+            raise
+    sync_folder(folder.parent)
 
 
 def _key(texts: Sequence[Text], vocabulary: int, filters: Filters, limit: int | None) -> str:
