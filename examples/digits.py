@@ -3,7 +3,7 @@
 All three start from the same weights and see the same batches in the same order, so that what differs is the optimizer.
 Nothing is downloaded: the 1,797 images of 8x8 pixels are inside scikit-learn's wheel.
 
-    pip install acmo scikit-learn rich
+    pip install . scikit-learn rich      # in the clone
     python examples/digits.py --epochs 20 --seed 0
 """
 

@@ -4,7 +4,7 @@ Every rank holds a part of each tensor: of the parameters, of the gradients, and
 ACMo needs are of the whole, and cost one small message a step. Checkpoints are torch.distributed.checkpoint's: start
 the same command again, on as many ranks as you like, and it goes on from the last complete one.
 
-    pip install acmo scikit-learn
+    pip install . scikit-learn      # in the clone
     torchrun --nproc-per-node 2 examples/fsdp2.py --steps 300
     torchrun --nproc-per-node 4 examples/fsdp2.py --steps 300
 """

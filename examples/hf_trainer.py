@@ -3,7 +3,7 @@
 Nothing is downloaded: the model is made from a config, and the text is the language reference that comes with Python,
 unless you give another. A training that was stopped goes on from its last checkpoint with --resume.
 
-    pip install acmo transformers accelerate
+    pip install . transformers accelerate      # in the clone
     python examples/hf_trainer.py --steps 300
     python examples/hf_trainer.py --steps 300 --resume
 """
@@ -103,8 +103,8 @@ def main() -> None:
     parser.add_argument("--text", type=Path, help="a file, .gz or plain (default: Python's language reference)")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--lr", type=float, default=0.5)
-    parser.add_argument("--width", type=int, default=128)
-    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--width", type=int, default=64)
+    parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, default=Path("runs/hf_trainer"), help="where checkpoints go")
     parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint there")

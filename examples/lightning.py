@@ -1,9 +1,9 @@
-"""Train a small CNN on scikit-learn's digits with Lightning and ACMo, under a one-cycle schedule.
+"""Train a small net on scikit-learn's digits with Lightning and ACMo, under a one-cycle schedule.
 
 The schedule cycles the rate, and the momentum against it. Lightning saves a checkpoint after every epoch; --resume
 goes on from one. Nothing is downloaded.
 
-    pip install acmo lightning scikit-learn
+    pip install . lightning scikit-learn      # in the clone
     python examples/lightning.py --epochs 10
     python examples/lightning.py --epochs 10 --resume runs/lightning/epoch=4.ckpt
 """
@@ -30,20 +30,12 @@ Batch = tuple[Tensor, Tensor]
 
 
 class Digits(lightning.LightningModule):
-    """Two convolutions and a linear layer."""
+    """Two hidden layers."""
 
     def __init__(self, lr: float) -> None:
         super().__init__()
         self.lr = lr
-        self.net = nn.Sequential(
-            nn.Conv2d(1, 32, kernel_size=3, padding=1),
-            nn.ReLU(),
-            nn.Conv2d(32, 64, kernel_size=3, padding=1),
-            nn.ReLU(),
-            nn.MaxPool2d(4),
-            nn.Flatten(),
-            nn.Linear(64 * 2 * 2, 10),
-        )
+        self.net = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10))
 
     def training_step(self, batch: Batch, _: int) -> Tensor:
         loss = cross_entropy(self.net(batch[0]), batch[1])
@@ -66,9 +58,8 @@ class Digits(lightning.LightningModule):
 
 def loaders(seed: int) -> tuple[DataLoader[Batch], DataLoader[Batch]]:
     """80 % to train on, 20 % to validate on, every class in proportion."""
-    digits = load_digits()
-    images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16
-    labels = torch.tensor(digits.target)
+    pixels, target = load_digits(return_X_y=True)
+    images, labels = torch.tensor(pixels, dtype=torch.float32) / 16, torch.tensor(target)
     x, x_val, y, y_val = train_test_split(images, labels, test_size=0.2, random_state=seed, stratify=labels)
     rows = TensorDataset(x, y)
     # Shuffles by seed and number of the epoch, so that a resumed training sees the batches that it would have seen:
