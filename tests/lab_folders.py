@@ -31,7 +31,8 @@ def write_comparison(
     Args:
       every_seed: repeat every setting with all seeds, not the best alone.
     """
-    grids = {"all": {"lr": list(rates)}}
+    decay = {} if plan.get("protocol", "default-wd") == "default-wd" else {"weight_decay": 5e-4}
+    grids = {"all": {"lr": list(rates), **{option: [value] for option, value in decay.items()}}}
     config = {"tasks": list(tasks), "optimizers": list(optimizers), "contender": list(contenders), "seeds": seeds,
               "tune_seed": 0, "protocol": "default-wd", "grids": grids,
               "baselines": ["sgd-momentum", "adam"], **plan}  # fmt: skip
@@ -45,18 +46,19 @@ def write_comparison(
         for place, (label, optimizer) in enumerate(labels):
             for lr in rates:
                 for seed in range(seeds + 1 if every_seed or lr == sorted(rates)[len(rates) // 2] else 1):
-                    write_run(folder, task, label, optimizer, lr, seed, epochs, metric, place)
+                    write_run(folder, task, label, optimizer, lr, seed, epochs, metric, place, **decay)
     return folder
 
 
 def write_run(
-    folder: Path, task: str, label: str, optimizer: str, lr: float, seed: int, epochs: int, metric: str, place: int
-) -> Path:
+    folder: Path, task: str, label: str, optimizer: str, lr: float, seed: int, epochs: int, metric: str, place: int,
+    **settings: float,
+) -> Path:  # fmt: skip
     """Write one run; its score falls with the place of its optimizer and with the distance of lr from 0.01."""
     name = hashlib.sha256(f"{task} {label} {lr} {seed}".encode()).hexdigest()[:12]
     run = folder / "runs" / slug(task) / slug(label) / name
     run.mkdir(parents=True)
-    config = {"task": task, "optimizer": optimizer, "settings": {"lr": lr}, "seed": seed}
+    config = {"task": task, "optimizer": optimizer, "settings": {"lr": lr, **settings}, "seed": seed}
     (run / "config.json").write_text(json.dumps({"config": config, "provenance": {}}))
     draw = random.Random(f"{task} {label} {lr} {seed}")
     diverged = label == "adam" and lr >= 0.1

@@ -69,7 +69,10 @@ def stop_at(step: int):
 def outcome(folder: Path) -> tuple[list[dict], dict]:
     """All that must not depend on how often a run was killed: every line, times apart, and the final state."""
     rows = [{key: value for key, value in row.items() if key != "seconds"} for row in metrics.read(folder)]
-    state = checkpoints.load(checkpoints.found(folder / "checkpoints")[-1].read_bytes())
+    kept = checkpoints.found(folder / "checkpoints")
+    if not kept:
+        return rows, {}
+    state = checkpoints.load(kept[-1].read_bytes())
     state["position"].pop("seconds")
     state.pop("milliseconds"), state.pop("metrics_size")
     return rows, state

@@ -16,42 +16,16 @@ import pytest
 pytest.importorskip("optuna")
 pytest.importorskip("typer")
 
-from acmo.lab.cli import main
+from lab_command import run_command, sentence
+
 from acmo.lab.errors import LabError
 from acmo.lab.plan import find_preset, make_plan, parse_value, parse_values, presets, read_toml
 from acmo.lab.stages import run_counts
 from acmo.lab.tasks import TASKS, find_task
 
+acmo = run_command  # a fixture
 EXAMPLE = Path(__file__).parent.parent / "examples" / "own_optimizer"
 QUICK = ["--optimizers", "sgd,adam", "--try", "all.lr=0.1,0.01", "--seeds", "2", "--epochs", "1"]
-
-
-@pytest.fixture
-def acmo(monkeypatch, capsys, tmp_path):
-    """Run the command in this process, in an empty folder: (exit code, output, errors)."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
-    before = signal.getsignal(signal.SIGTERM)
-
-    def run(*args: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["acmo", *args])
-        with pytest.raises(SystemExit) as end:
-            main()
-        out, err = capsys.readouterr()
-        return end.value.code or 0, out, err
-
-    yield run
-    signal.signal(signal.SIGTERM, before)
-
-
-def sentence(result: tuple[int, str, str]) -> str:
-    """The one sentence of a command that failed as it should."""
-    code, out, err = result
-    assert code == 2, (code, out, err)
-    assert "Traceback" not in out + err
-    assert len(err.strip().splitlines()) == 1
-    assert err.startswith("acmo: ")
-    return err
 
 
 def test_an_unknown_task_is_answered_with_the_nearest(acmo):

@@ -90,7 +90,8 @@ def _seal(body: bytes) -> bytes:
 def remove(folder: Path) -> None:
     """Delete all checkpoints, and what a kill left half written."""
     if folder.is_dir():
-        for path in [*found(folder), *folder.glob(".*.part")]:
+        for path in found(folder):
             path.unlink(missing_ok=True)
+        atomic.sweep(folder)
         if not any(folder.iterdir()):
             folder.rmdir()

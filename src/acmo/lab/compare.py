@@ -9,7 +9,7 @@ from rich.console import Console
 
 from acmo.lab import atomic, provenance, results
 from acmo.lab.errors import LabError
-from acmo.lab.grids import grid_of, points_of
+from acmo.lab.grids import check_names
 from acmo.lab.plan import Contender, Plan
 from acmo.lab.progress import Display
 from acmo.lab.stages import Goal, final_spec, run_counts, tuning_spec, tuning_waves
@@ -63,7 +63,8 @@ class Compare:
                 for wave in tuning_waves(self.plan):
                     self._stage(pool, display, f"tuning {_names(wave)}", self._tuning(wave))
                 if final:
-                    self._stage(pool, display, f"{self.plan.seeds} seeds of the best", self._final())
+                    seeds = f"{self.plan.seeds} seed{'s' * (self.plan.seeds > 1)}"
+                    self._stage(pool, display, f"{seeds} of the best", self._final())
             finally:
                 pool.close(self._studies)
                 self._let_go()
@@ -71,12 +72,16 @@ class Compare:
 
     def _prepare(self) -> None:
         """Make the folder, or see that what is in it is the same comparison; note what this one is."""
-        path = self.out / "comparison.json"
         with atomic.explained(self.out):
             self.out.mkdir(parents=True, exist_ok=True)
+        with self.store.lock():  # two that begin at once must not both find the folder empty
+            self._note()
+
+    def _note(self) -> None:
+        path = self.out / "comparison.json"
         stored = results.read_json(path)
-        if stored is not None:
-            differing = self.plan.differs_from(stored.get("config", {}))
+        if isinstance(stored, dict):
+            differing = self.plan.differs_from(stored.get("config") or {})
             if differing:
                 verb = "differ" if len(differing) > 1 else "differs"
                 raise LabError(
@@ -84,7 +89,7 @@ class Compare:
                     "choose another folder with --out"
                 )
         scores = {task: goal._asdict() for task, goal in self.goals.items()}
-        content = {**provenance.record(self.plan), "scores": scores, "storage": self.store.safe_url}
+        content = {**provenance.record(self.plan), "scores": provenance.scrub(scores), "storage": self.store.safe_url}
         if self.store.url.startswith("sqlite"):
             content["storage"] = "sqlite"  # beside this file; its path says nothing to others
         content["provenance"]["command"] = provenance.scrub([scrub(word, self.store.url) for word in sys.argv])
@@ -132,12 +137,15 @@ class Compare:
 
     def _write(self) -> dict[str, Any]:
         scores = {task: goal._asdict() for task, goal in self.goals.items()}
-        return write_summary(self.out, self.plan, self.rows, scores)
+        summary = write_summary(self.out, self.plan, self.rows, scores)
+        self.rows = provenance.scrub(self.rows)
+        return summary
 
 
 def write_summary(out: Path, plan: Plan, rows: list[dict[str, Any]], scores: dict[str, Any]) -> dict[str, Any]:
-    """Sum up, and write ``trials.*`` and ``summary.*``."""
-    summary = summarise(plan, rows, scores)
+    """Sum up, and write ``trials.*`` and ``summary.*``; nobody's home folder is in them."""
+    summary = provenance.scrub(summarise(plan, rows, scores))
+    rows = provenance.scrub(rows)
     results.write_lines(out / "trials.jsonl", rows)
     results.write_csv(out / "trials.csv", [{k: v for k, v in row.items() if k != "curve"} for row in rows])
     atomic.write_json(out / "summary.json", summary)
@@ -146,22 +154,32 @@ def write_summary(out: Path, plan: Plan, rows: list[dict[str, Any]], scores: dic
 
 
 def check(plan: Plan) -> dict[str, Goal]:
-    """See that tasks, data, optimizers and their options are there, before a run begins; what counts on each task."""
-    from torch import nn
+    """See that all is there and valid, before a run begins or a folder is made; what counts on each task."""
+    import torch
 
     from acmo.lab.optimizers import build, find_factory
+    from acmo.lab.runs import pick_device
     from acmo.lab.tasks import find_task
 
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        raise LabError("a comparison is parallel over its runs: start it without torchrun, on each machine once")
     for contender in plan.contenders():
         find_factory(contender.optimizer)
-        first = points_of(grid_of(plan, contender))[0]
-        build(contender.optimizer, {**contender.settings, **first}, nn.Linear(2, 2))
-    goals = {}
-    for name in plan.tasks:
-        task = find_task(name, plan.data, plan.tune_seed)
-        goals[name] = Goal(task.score.metric, task.score.best)
-    for name in plan.tasks:
-        find_task(name, plan.data, plan.tune_seed).prepare()
+    check_names(plan)
+    if not torch.cuda.is_available():  # else this process would take a part of a GPU, perhaps the only one
+        pick_device(plan.device)
+    tasks = {name: find_task(name, plan.data, plan.tune_seed) for name in plan.tasks}
+    goals = {name: Goal(task.score.metric, task.score.best) for name, task in tasks.items()}
+    for contender in plan.contenders():
+        for name, task in tasks.items():
+            spec = tuning_spec(plan, contender, name, goals[name])
+            first = {option: values[0] for option, values in spec.grid.items()}
+            for point in [first, *({**first, option: v} for option, values in spec.grid.items() for v in values[1:])]:
+                config = spec.config(point)
+                task.recipe.changed(config)
+                build(contender.optimizer, config.settings, torch.nn.Linear(2, 2))
+    for task in tasks.values():
+        task.prepare()
     return goals
 
 

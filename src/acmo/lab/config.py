@@ -3,29 +3,45 @@
 import hashlib
 import json
 import re
+from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    field_validator,
+    model_validator,
+)
 
 from acmo.lab.errors import LabError
-
-Setting = bool | float | str | list[float] | None
 
 # Where and how a run works and logs. A run that moved to another machine is the same run.
 _NOT_IDENTITY = {"data", "device", "threads", "tensorboard", "keep_checkpoints", "checkpoint_every"}
 _CADENCE = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|it)")
 
 
-class RunConfig(BaseModel):
-    """One run.
+def _setting(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+    try:
+        value = handler(value)
+    except ValidationError:
+        raise ValueError("must be a number, a text, true, false or a list of numbers") from None
+    if not all(isfinite(v) for v in (value if isinstance(value, list) else [value]) if isinstance(v, float)):
+        raise ValueError("must be finite")
+    return value
+
+
+Setting = Annotated[bool | float | str | list[float] | None, WrapValidator(_setting)]
+
+
+class RunOptions(BaseModel):
+    """How runs work: what one run has, and what a comparison passes on to all of its own.
 
     Args:
-      task: ``name:size/net`` such as ``cifar10:tiny/resnet20``, or ``path/to/file.py:Class``.
-      optimizer: a name of `acmo.rivals.REGISTRY`, ``module:Class`` or ``path/to/file.py:Class``.
-      settings: the optimizer's options, where they differ from its defaults.
-      seed: of the split, the weights, the order of the data and its augmentation.
-      phase: the test data is read in ``"final"`` alone, once, at the end.
       data: the folder of the data; None: what the task downloads.
       device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
       autocast: run the model in this dtype where that is safe.
@@ -33,23 +49,13 @@ class RunConfig(BaseModel):
       epochs, steps, batch_size, accumulate, schedule, max_grad_norm, evaluate_every: None: as the task's recipe says;
         max_grad_norm 0: no clipping.
       log_every: steps between two lines of training metrics; None: 100 lines a run, but at least one every 50 steps.
-      threads: of torch in this process; None: leave them.
       tensorboard: write TensorBoard's event files too.
       keep_checkpoints: keep the last of a finished run: its weights.
       checkpoint_every: ``60s``, ``5m``, ``1h``, or ``200it`` for iterations.
-
-    Example:
-      >>> RunConfig(task="digits", optimizer="acmo", settings={"lr": 0.3}).run_id()
-      '39b4ad703dd0'
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    task: str
-    optimizer: str
-    settings: dict[str, Setting] = {}
-    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    phase: Literal["tune", "final"] = "tune"
     data: Path | None = None
     device: str = "auto"
     autocast: Literal["off", "bfloat16", "float16"] = "off"
@@ -62,7 +68,6 @@ class RunConfig(BaseModel):
     max_grad_norm: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     evaluate_every: Annotated[int, Field(ge=1)] | None = None
     log_every: Annotated[int, Field(ge=1)] | None = None
-    threads: Annotated[int, Field(ge=1)] | None = None
     tensorboard: bool = False
     keep_checkpoints: bool = False
     checkpoint_every: str = "60s"
@@ -75,10 +80,34 @@ class RunConfig(BaseModel):
         return text
 
     @model_validator(mode="after")
-    def _one_length(self) -> "RunConfig":
+    def _one_length(self) -> "RunOptions":
         if self.epochs is not None and self.steps is not None:
             raise ValueError("epochs and steps cannot both be given")
         return self
+
+
+class RunConfig(RunOptions):
+    """One run.
+
+    Args:
+      task: ``name:size/net`` such as ``cifar10:tiny/resnet20``, or ``path/to/file.py:Class``.
+      optimizer: a name of `acmo.rivals.REGISTRY`, ``module:Class`` or ``path/to/file.py:Class``.
+      settings: the optimizer's options, where they differ from its defaults.
+      seed: of the split, the weights, the order of the data and its augmentation.
+      phase: the test data is read in ``"final"`` alone, once, at the end.
+      threads: of torch in this process; None: leave them.
+
+    Example:
+      >>> RunConfig(task="digits", optimizer="acmo", settings={"lr": 0.3}).run_id()
+      '39b4ad703dd0'
+    """
+
+    task: str
+    optimizer: str
+    settings: dict[str, Setting] = {}
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    phase: Literal["tune", "final"] = "tune"
+    threads: Annotated[int, Field(ge=1)] | None = None
 
     def identity(self) -> dict[str, Any]:
         """What the outcome depends on: not where the data lies, nor how it is logged."""

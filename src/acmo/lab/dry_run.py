@@ -4,10 +4,12 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from acmo.lab.compare import pool_size
 from acmo.lab.config import run_config
+from acmo.lab.grids import check_names
 from acmo.lab.plan import Plan
 from acmo.lab.stages import run_counts
 from acmo.lab.storage import Store
@@ -21,15 +23,16 @@ def describe_plan(
 
     for contender in plan.contenders():
         find_factory(contender.optimizer)
+    check_names(plan)
     counts = run_counts(plan)
     lengths = [_length(plan, task) for task in plan.tasks]
-    table = Table(title=plan.title or None)
+    table = Table(title=escape(plan.title) or None)
     for column in ("optimizer", "tuning runs", "final runs"):
         table.add_column(column, justify="left" if column == "optimizer" else "right")
     tune = sum(c["tune"] for c in counts.values())
     seeds = sum(c["final"] for c in counts.values()) if final else 0
     for label, c in counts.items():
-        table.add_row(label, str(c["tune"]), str(c["final"] if final else 0))
+        table.add_row(escape(label), str(c["tune"]), str(c["final"] if final else 0))
     table.add_row("all", str(tune), str(seeds), style="bold")
     console.print(table)
     runs = tune + seeds

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from acmo.lab.errors import LabError
+from acmo.lab.objects import load_object, nearest
+from acmo.lab.optimizers import options_of
 from acmo.lab.plan import Contender, Plan
 from acmo.rivals import REGISTRY
 
@@ -32,13 +34,14 @@ def grid_of(plan: Plan, contender: Contender, fixed_decay: float | None = None) 
         keep = set(entry.grid) if plan.grid == "full" else {"lr"}
         keep = keep - {"weight_decay"} | ({"weight_decay"} if plan.protocol != "default-wd" else set())
         grid = {o: [list(v) if isinstance(v, tuple) else v for v in vs] for o, vs in entry.grid.items() if o in keep}
-    grid |= {o: list(vs) for o, vs in plan.grids.get("all", {}).items() if entry is None or o in entry.grid}
+    known = None if entry is None else options_of(contender.optimizer)  # of one's own: whatever is said, without a look
+    grid |= {o: list(vs) for o, vs in plan.grids.get("all", {}).items() if known is None or o in known}
     grid |= {o: list(vs) for o, vs in {**plan.grids.get(contender.label, {}), **contender.grid}.items()}
     if plan.protocol == "default-wd" and "weight_decay" not in contender.grid | plan.grids.get(contender.label, {}):
         grid.pop("weight_decay", None)
     if fixed_decay is not None and takes_weight_decay(contender.optimizer):
         grid["weight_decay"] = [fixed_decay]
-    grid = {option: values for option, values in grid.items() if option not in contender.settings}
+    grid = {option: _once(values) for option, values in grid.items() if option not in contender.settings}
     if not grid and not contender.settings:
         raise LabError(
             f"{contender.label} has no grid; give one with --try {contender.label}.lr=0.1,0.01 "
@@ -47,18 +50,40 @@ def grid_of(plan: Plan, contender: Contender, fixed_decay: float | None = None) 
     return grid
 
 
+def check_names(plan: Plan) -> None:
+    """Say what a plan names in vain: an option that nobody tries, a baseline that is no optimizer."""
+    contenders = plan.contenders()
+    tried = {option for contender in contenders for option in grid_of(plan, contender)}
+    for option in plan.grids.get("all", {}).keys() - tried:
+        hint = nearest(option, {o for c in contenders for o in options_of(c.optimizer) or ()})
+        if option == "weight_decay" and plan.protocol == "default-wd":
+            hint = ": the protocol default-wd does not tune it, tuned-wd does"
+        raise LabError(f"all.{option} is tried by no optimizer of this comparison{hint}")
+    names = {*REGISTRY, *(c.label for c in contenders)}
+    for name in plan.baselines:
+        if name not in names:
+            raise LabError(f"the baseline {name!r} is no optimizer of this comparison{nearest(name, names)}")
+
+
 def points_of(grid: Mapping[str, list[Any]]) -> list[dict[str, Any]]:
     """Every combination of the grid, in order."""
     return [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
 
 
 def drawn_points(grid: Mapping[str, list[Any]], n: int, seed: int) -> list[dict[str, Any]]:
-    """Points drawn at random, the learning rate log-uniformly between its extremes; the first do not hang on ``n``."""
+    """Different points drawn at random, the learning rate log-uniformly between its extremes.
+
+    The first do not hang on ``n``. There are fewer than ``n`` where the grid has no more.
+    """
     rng = np.random.default_rng(seed)
-    points = []
-    for _ in range(n):
+    points: list[dict[str, Any]] = []
+    for _ in range(100 * n):
         place = {option: rng.random() for option in grid}
-        points.append({option: _drawn(option, values, place[option]) for option, values in grid.items()})
+        point = {option: _drawn(option, values, place[option]) for option, values in grid.items()}
+        if point not in points:
+            points.append(point)
+        if len(points) == n:
+            break
     return points
 
 
@@ -66,11 +91,9 @@ def takes_weight_decay(optimizer: str) -> bool:
     """Whether the optimizer has an option of that name."""
     if optimizer in REGISTRY:
         return True
-    from acmo.lab.objects import load_object
-
     try:
         return "weight_decay" in inspect.signature(load_object(optimizer)).parameters
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, LabError):
         return False
 
 
@@ -85,8 +108,15 @@ def describe(settings: Mapping[str, Any]) -> str:
     return " ".join(f"{option}={_short(value)}" for option, value in settings.items()) or "defaults"
 
 
+def _once(values: list[Any]) -> list[Any]:
+    """The same without repetitions: what is named twice is tried once."""
+    return [value for i, value in enumerate(values) if value not in values[:i]]
+
+
 def _drawn(option: str, values: list[Any], place: float) -> Any:
     if option == "lr" and len(values) > 1:
+        if not all(isinstance(v, float) and v > 0 for v in values):
+            raise LabError(f"learning rates are drawn between positive numbers, got {values}")
         low, high = log(min(values)), log(max(values))
         return float(f"{exp(low + place * (high - low)):.4g}")
     return values[int(place * len(values))]

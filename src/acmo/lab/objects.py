@@ -54,6 +54,7 @@ def _from_path(where: str) -> ModuleType:
 
 
 def _from_file(path: Path) -> ModuleType:
+    path = path.expanduser()  # no shell does it in a TOML file
     if not path.is_file():
         raise LabError(f"there is no file {path}")
     # A name of its own for every file, so that two called task.py do not meet; the same one each time.

@@ -23,13 +23,13 @@ def build(name: str, settings: Mapping[str, Any], model: nn.Module) -> Optimizer
     options = {key: _value(key, value) for key, value in settings.items()}
     params = [p for p in model.parameters() if p.requires_grad]
     factory = find_factory(name)
-    known = _known(name, factory)
+    known = options_of(name)
     for key in options:
         if known is not None and key not in known:
             raise LabError(f"{name} has no option {key!r}{nearest(key, known)} (it has: {', '.join(known)})")
     try:
         optimizer = factory(params, **options)
-    except (TypeError, ValueError, RuntimeError) as error:
+    except Exception as error:  # whatever one of the user's own raises
         raise LabError(f"{name} cannot be made with {dict(settings)}: {error}") from error
     if not isinstance(optimizer, Optimizer):
         raise LabError(f"{name} makes a {type(optimizer).__name__}, which is not a torch.optim.Optimizer")
@@ -56,15 +56,18 @@ def state_bytes(optimizer: Optimizer) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-def _known(name: str, factory: Any) -> list[str] | None:
-    """The names of its options; None where it takes any."""
+def options_of(name: str) -> list[str] | None:
+    """The names of an optimizer's options; None where it takes any."""
     from acmo.rivals import REGISTRY
     from acmo.rivals.ndadam import NDAdam
 
-    target = REGISTRY[name].factory if name in REGISTRY else factory
+    target = REGISTRY[name].factory if name in REGISTRY else find_factory(name)
     if name == "nd-adam":
         target = NDAdam  # behind a function that takes whatever it takes
-    parameters = inspect.signature(target).parameters
+    try:
+        parameters = inspect.signature(target).parameters
+    except (TypeError, ValueError):
+        return None
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         return None
     return [key for key in parameters if key != "params"]

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from acmo.lab.config import Setting, sentence
+from acmo.lab import provenance
+from acmo.lab.config import RunOptions, Setting, sentence
 from acmo.lab.errors import LabError, missing_extra
 from acmo.lab.objects import nearest
 
@@ -16,16 +17,17 @@ PAPER = ("acmo", "sgd-momentum", "adam", "amsgrad", "adamw", "padam", "adabound"
 ALIASES = {"sgd": "sgd-momentum"}
 PRESETS = Path(__file__).with_name("presets")
 
-# Passed on to every run as they are.
-RUN_OPTIONS = (
-    "data", "device", "autocast", "deterministic", "epochs", "steps", "batch_size", "accumulate", "schedule",
-    "max_grad_norm", "evaluate_every", "log_every", "tensorboard", "keep_checkpoints", "checkpoint_every",
-)  # fmt: skip
 # More seeds or contenders, or another place of the data: still the same comparison. Anything else makes another one.
 MAY_CHANGE = {
     "title", "needs", "optimizers", "contender", "seeds", "trials", "baselines",
     "data", "device", "tensorboard", "keep_checkpoints", "checkpoint_every",
 }  # fmt: skip
+
+# What a line of TOML begins with.
+_KEY = r"""(?:"[^"]*"|'[^']*'|[A-Za-z_][\w-]*)"""
+_NAME = rf"{_KEY}(?:\s*\.\s*{_KEY})*"
+_TABLE = re.compile(rf"\s*\[(?P<many>\[)?\s*(?P<name>{_NAME})\s*\]\]?\s*(?:#.*)?")
+_PAIR = re.compile(rf"\s*(?P<name>{_NAME})\s*=")
 
 Values = Annotated[list[Setting], Field(min_length=1)]
 
@@ -47,9 +49,15 @@ class Contender(BaseModel):
     settings: dict[str, Setting] = {}
     grid: dict[str, Values] = {}
 
+    @model_validator(mode="after")
+    def _fixed_or_tuned(self) -> "Contender":
+        for option in self.settings.keys() & self.grid.keys():
+            raise ValueError(f"{option} of {self.label} is fixed in settings and tuned in grid: one of the two")
+        return self
 
-class Plan(BaseModel):
-    """A comparison.
+
+class Plan(RunOptions):
+    """A comparison; what its runs share is as in `RunOptions`.
 
     Args:
       title: one line about it.
@@ -66,38 +74,20 @@ class Plan(BaseModel):
       test_every_setting: read the test data at the end of tuning runs too: for the budget curve, never to select.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     title: str = ""
     needs: str = ""
     tasks: Annotated[list[str], Field(min_length=1)]
-    optimizers: list[str] = list(PAPER)
-    contender: list[Contender] = []
+    optimizers: list[str] = Field(list(PAPER))
+    contender: list[Contender] = Field([])
     protocol: Literal["default-wd", "fixed-wd", "tuned-wd"] = "default-wd"
     grid: Literal["lr", "full"] = "lr"
-    grids: dict[str, dict[str, Values]] = {}
+    grids: dict[str, dict[str, Values]] = Field({})
     sampler: Literal["grid", "tpe", "random"] = "grid"
     trials: Annotated[int, Field(ge=1)] | None = None
     seeds: Annotated[int, Field(ge=1, le=10_000)] = 5
-    tune_seed: Annotated[int, Field(ge=0)] = 0
-    baselines: list[str] = ["sgd-momentum", "adam"]
+    tune_seed: Annotated[int, Field(ge=0, lt=2**31 - 10_000)] = 0
+    baselines: list[str] = Field(["sgd-momentum", "adam"])
     test_every_setting: bool = False
-
-    data: Path | None = None
-    device: str = "auto"
-    autocast: Literal["off", "bfloat16", "float16"] = "off"
-    deterministic: bool = True
-    epochs: Annotated[int, Field(ge=1)] | None = None
-    steps: Annotated[int, Field(ge=1)] | None = None
-    batch_size: Annotated[int, Field(ge=1)] | None = None
-    accumulate: Annotated[int, Field(ge=1)] | None = None
-    schedule: str | None = None
-    max_grad_norm: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    evaluate_every: Annotated[int, Field(ge=1)] | None = None
-    log_every: Annotated[int, Field(ge=1)] | None = None
-    tensorboard: bool = False
-    keep_checkpoints: bool = False
-    checkpoint_every: str = "60s"
 
     @field_validator("optimizers", "baselines")
     @classmethod
@@ -129,6 +119,10 @@ class Plan(BaseModel):
             raise ValueError(
                 "protocol fixed-wd takes the weight decay from sgd-momentum, which is not among the optimizers"
             )
+        for contender in self.contenders() if self.protocol == "fixed-wd" else ():
+            own = {*contender.grid, *self.grids.get(contender.label, {})}
+            if "weight_decay" in own and contender.label != "sgd-momentum":
+                raise ValueError(f"protocol fixed-wd sets the weight decay of {contender.label}: there is none to tune")
         return self
 
     def contenders(self) -> list[Contender]:
@@ -141,17 +135,25 @@ class Plan(BaseModel):
 
     def run_options(self) -> dict[str, Any]:
         """What every run of the comparison shares."""
-        return {key: getattr(self, key) for key in RUN_OPTIONS}
+        return {key: getattr(self, key) for key in RunOptions.model_fields}
 
     def differs_from(self, stored: Mapping[str, Any]) -> list[str]:
-        """The options that make this another comparison than the stored one."""
-        mine = self.model_dump(mode="json", exclude=MAY_CHANGE)
-        return sorted(key for key, value in mine.items() if key in stored and stored[key] != value)
+        """The options that make this another comparison than the stored one (as `provenance.scrub` left it)."""
+        whole = provenance.scrub(self.model_dump(mode="json"))
+        # A contender that enters or leaves takes its own grid along.
+        both = {"all", *labels_of(whole)} & {"all", *labels_of(stored)}
+        mine, theirs = ({**plan, "grids": _only(plan.get("grids") or {}, both)} for plan in (whole, dict(stored)))
+        return sorted(k for k, v in mine.items() if k not in MAY_CHANGE and k in stored and theirs[k] != v)
+
+
+def labels_of(plan: Mapping[str, Any]) -> list[str]:
+    """Everyone who takes part in a plan as it is stored."""
+    return [*plan.get("optimizers", []), *(c["label"] for c in plan.get("contender", []))]
 
 
 def slug(text: str) -> str:
-    """The text as a name of a file or folder: every run of other signs is one dash."""
-    return re.sub(r"[^A-Za-z0-9.=+-]+", "-", text).strip("-.") or "x"
+    """The text as a name of a file or folder: every run of other signs is one dash; nobody's home folder in it."""
+    return re.sub(r"[^A-Za-z0-9.=+-]+", "-", provenance.scrub(text)).strip("-.") or "x"
 
 
 def make_plan(values: Mapping[str, Any], toml: Path | None = None) -> Plan:
@@ -225,17 +227,35 @@ def parse_value(text: str) -> Setting:
     return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
+def _only(grids: Mapping[str, Any], labels: set[str]) -> dict[str, Any]:
+    return {label: grid for label, grid in grids.items() if label in labels}
+
+
 def _split(text: str) -> list[str]:
     """Split at the commas outside of brackets."""
     return [part.strip() for part in re.split(r",(?![^\[]*\])", text) if part.strip()]
 
 
 def _line_of(path: Path, keys: list[str]) -> int | None:
-    """The first line where the innermost key that the file spells out stands."""
-    lines = path.read_text(encoding="utf-8").splitlines()
-    for key in reversed(keys):
-        pattern = re.compile(rf'^\s*(\[+\s*)?("?[\w.:\-]+"?\.)*"?{re.escape(key)}"?\s*(=|\]|\.)')
-        for number, line in enumerate(lines, start=1):
-            if pattern.match(line):
-                return number
-    return None
+    """The line of the innermost key that the file spells out, in its own table."""
+    table: list[str] = []
+    seen: dict[str, int] = {}
+    depth, found = 0, None
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        if head := _TABLE.fullmatch(line):
+            table = _keys(head["name"])
+            if head["many"]:
+                seen[head["name"]] = seen.get(head["name"], -1) + 1
+                table = [*table, str(seen[head["name"]])]
+            here = table
+        elif pair := _PAIR.match(line):
+            here = table + _keys(pair["name"])
+        else:
+            continue
+        if depth < len(here) and here == keys[: len(here)]:
+            depth, found = len(here), number
+    return found
+
+
+def _keys(dotted: str) -> list[str]:
+    return [part.strip("\"'") for part in re.findall(_KEY, dotted)]

@@ -50,7 +50,7 @@ class Display:
         self.found += done
         self._running.clear()
         if self._live is None and not self.quiet:
-            self.console.print(f"{text} ({self.done} of {self.total} runs are done)", highlight=False)
+            self.console.print(f"{text} ({self.done} of {self.total} runs are done)", highlight=False, markup=False)
 
     def report(self) -> Callable[[str, int, Any], None]:
         """What `Pool.run` is to call."""
@@ -66,6 +66,8 @@ class Display:
     def _report(self, kind: str, worker: int, content: Any) -> None:
         if kind == "running":
             self._running[worker] = content
+        elif kind == "told" and not self.quiet:
+            self.console.print(f"Note: {content}", highlight=False, markup=False)
         elif kind in ("waiting", "idle"):
             self._running.pop(worker, None)
             if kind == "waiting":

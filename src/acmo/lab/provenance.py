@@ -12,9 +12,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from acmo.lab.storage import scrub as without_passwords
+
 _PACKAGES = ("acmo", "torch", "numpy", "scikit-learn", "optuna", "transformers", "tokenizers", "sacrebleu")
-_PASSWORD = re.compile(r"(://[^\s/:@]*):[^\s/@]*@")
-_SECRET = re.compile(r"(?i)((?:password|passwd|pwd|secret|token|api[-_]?key)(?:=|\s+|:\s*))[^\s&'\"]+")
 
 
 def record(config: BaseModel) -> dict[str, Any]:
@@ -44,10 +44,10 @@ def scrub(value: Any) -> Any:
     """The same without passwords and without the home folder's path, however deep they are."""
     if isinstance(value, str):
         home = str(Path.home())
-        value = _SECRET.sub(r"\1***", _PASSWORD.sub(r"\1:***@", value))
-        return re.sub(rf"{re.escape(home)}(?=/|$)", "~", value) if len(home) > 1 else value
+        value = without_passwords(value)
+        return re.sub(rf"(?<![\w.-]){re.escape(home)}(?=/|$)", "~", value) if len(home) > 1 else value
     if isinstance(value, dict):
-        return {key: scrub(item) for key, item in value.items()}
+        return {scrub(key): scrub(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [scrub(item) for item in value]
     return value

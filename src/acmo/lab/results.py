@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from acmo.lab import atomic
+from acmo.lab.config import RunOptions
 from acmo.lab.errors import LabError
-from acmo.lab.plan import slug
+from acmo.lab.grids import Grid, grid_of
+from acmo.lab.plan import MAY_CHANGE, labels_of, make_plan, slug
 
 Row = dict[str, Any]
+_NEEDED = {"task", "label", "run", "role", "seed", "settings", "status"}
 
 
 @dataclass
@@ -66,17 +69,19 @@ def load(folder: Path | str) -> Comparison:
     folder = Path(folder)
     if not folder.is_dir():
         raise LabError(f"there is no folder {folder}")
-    head = read_json(folder / "comparison.json") or {}
-    plan = head.get("config", {})
-    found = {row["run"]: row for row in read_lines(folder / "trials.jsonl") if "run" in row and "label" in row}
+    head = read_json(folder / "comparison.json")
+    head = head if isinstance(head, dict) else {}
+    plan = head.get("config") or {}
+    found = {row["run"]: row for row in read_lines(folder / "trials.jsonl") if row.keys() >= _NEEDED}
     for row in _run_folders(folder, plan):
         # The folder knows more than the list where a run was done again; the list knows the runs of other machines.
         found[row["run"]] = {**found.get(row["run"], {}), **row}
     for row in found.values():
-        if row.get("folder") is not None and not (folder / row["folder"]).is_dir():
+        if row.get("folder") is None or not (folder / row["folder"]).is_dir():
             row["folder"] = None
-    runs = [row for row in found.values() if _belongs(row, plan)]
-    order = {c: i for i, c in enumerate(_labels(plan))}
+    grids = _grids(plan)
+    runs = [row for row in found.values() if _belongs(row, plan, grids)]
+    order = {c: i for i, c in enumerate(labels_of(plan))}
     runs.sort(key=lambda r: (r["task"], order.get(r["label"], len(order)), r["role"] != "tune", r["seed"], r["run"]))
     return Comparison(
         folder, plan, head.get("scores", {}), head.get("provenance", {}), runs, read_json(folder / "summary.json")
@@ -144,12 +149,14 @@ def flatten(row: Mapping[str, Any], prefix: str = "") -> Row:
 
 
 def _run_folders(folder: Path, plan: Row) -> Iterator[Row]:
-    labels = {slug(label): label for label in _labels(plan)}
+    labels = {slug(label): label for label in labels_of(plan)}
     for path in sorted((folder / "runs").glob("*/*/*/config.json")):
         stored = read_json(path)
         config = stored.get("config") if isinstance(stored, dict) else None
         if not isinstance(config, dict) or not {"task", "optimizer", "seed"} <= config.keys():
             continue
+        if plan and not _is_of(config, plan):
+            continue  # somebody else's, such as of `acmo train` with the same --out
         run = path.parent
         result = read_json(run / "result.json")
         yield {
@@ -166,19 +173,42 @@ def _run_folders(folder: Path, plan: Row) -> Iterator[Row]:
         }
 
 
+def _is_of(config: Row, plan: Row) -> bool:
+    """Whether a run has the options of the comparison; what one of the two does not say fits."""
+    read = "final" if plan.get("test_every_setting") or _role(config, plan) == "final" else "tune"
+    shared = RunOptions.model_fields.keys() - MAY_CHANGE
+    same = all(config.get(o, plan.get(o)) == plan.get(o, config.get(o)) for o in shared)
+    return same and config.get("phase", read) == read
+
+
 def _role(config: Row, plan: Row) -> str:
     if "tune_seed" in plan:  # the phase says whether the test data was read, not what the run is for
         return "tune" if config["seed"] == plan["tune_seed"] else "final"
     return config.get("phase", "tune")
 
 
-def _labels(plan: Row) -> list[str]:
-    return [*plan.get("optimizers", []), *(c["label"] for c in plan.get("contender", []))]
+def _grids(plan: Row) -> dict[str, Grid]:
+    """By label, the values that the comparison tries of each option, those that are fixed among them."""
+    try:
+        known = make_plan(plan)
+        grids = {c.label: grid_of(known, c) | {o: [v] for o, v in c.settings.items()} for c in known.contenders()}
+    except LabError:
+        return {}  # a plan of another version, or by hand
+    return grids if known.sampler == "grid" else {}
 
 
-def _belongs(row: Row, plan: Row) -> bool:
-    """Whether the run is of the comparison that the folder holds now, not of a larger one before."""
+def _belongs(row: Row, plan: Row, grids: Mapping[str, Grid]) -> bool:
+    """Whether the run is of the comparison that the folder holds now, not of one before or beside it."""
     if not plan:
         return True
-    last = plan["tune_seed"] + plan["seeds"]
-    return row["label"] in _labels(plan) and row["task"] in plan["tasks"] and plan["tune_seed"] <= row["seed"] <= last
+    first = plan.get("tune_seed", 0)
+    last = first + plan.get("seeds", 0)
+    named = row["label"] in labels_of(plan) and row["task"] in plan.get("tasks", [])
+    if not named or not first <= row["seed"] <= last:
+        return False
+    grid, settings = grids.get(row["label"]), row["settings"]
+    if grid is not None and plan.get("protocol") == "fixed-wd" and row["label"] != "sgd-momentum":
+        grid = {**grid, "weight_decay": [settings.get("weight_decay")]}  # SGD-momentum's best, whatever that is
+    if grid is None:
+        return True
+    return settings.keys() <= grid.keys() and all(settings.get(option) in values for option, values in grid.items())

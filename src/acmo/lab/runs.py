@@ -19,6 +19,7 @@ from acmo.lab.metrics import Metrics
 from acmo.lab.optimizers import build, state_bytes
 from acmo.lab.ranks import Ranks
 from acmo.lab.tasks import find_task
+from acmo.lab.tasks.base import Task
 from acmo.lab.training import Progress, Training
 
 try:
@@ -76,6 +77,10 @@ def run(config: RunConfig, folder: Path, progress: Callable[[Progress], None] | 
     with _locked(folder) if ranks.first else _nothing(), randomness.deterministic(config.deterministic):
         done = _told_result(ranks, folder)
         if done is not None:
+            if ranks.first and _stored(folder).get("config", {}).get("data") != _where(config):
+                task = find_task(config.task, config.data, config.seed)
+                task.prepare()
+                _check_data(task, folder)
             return done
         training = _begin(config, ranks)
         try:
@@ -122,6 +127,9 @@ def _go(
     """Resume, train, evaluate, and write the result."""
     kept = folder / "checkpoints"
     lines = folder / "metrics.jsonl"
+    if ranks.first:
+        atomic.sweep(folder)
+        atomic.sweep(kept)
     found = checkpoints.newest(kept, lines.stat().st_size if lines.exists() else 0) if ranks.first else None
     found = ranks.tell(found)
     size = 0
@@ -129,6 +137,7 @@ def _go(
         state = checkpoints.load(found)
         size = state.pop("metrics_size")
         _check_fits(state, training, folder)
+        _check_data(training.task, folder)
         training.load_state_dict(state)
         del found, state
     elif ranks.first:
@@ -140,10 +149,10 @@ def _go(
     saver = _Saver(config, ranks, kept, training)
     reason = training.run(progress, saver.due, saver.save)
     test = None
+    if config.keep_checkpoints and reason is None:
+        saver.save()  # before the test's line: one that a kill cuts off here must not come twice
     if config.phase == "final" and reason is None and ranks.first:
         test = training.evaluate("test")
-    if config.keep_checkpoints:
-        saver.save()
     if ranks.first:
         assert training.metrics is not None
         training.metrics.sync()
@@ -207,6 +216,24 @@ def _check_fits(state: dict[str, Any], training: Training, folder: Path) -> None
             f"the checkpoint in {folder} is of a run of {state['schedule']['steps']} steps, this one has "
             f"{training.steps}: is the data another one? Take another folder, or delete this one"
         )
+
+
+def _check_data(task: Task, folder: Path) -> None:
+    """Raise if the folder's run had other data; that the same data lies elsewhere now is no matter."""
+    before, now = _stored(folder).get("data", {}).get("hash"), task.facts().get("hash")
+    if before is not None and now is not None and before != now:
+        raise LabError(f"the run in {folder} is of other data: take another folder (--out), or delete this one")
+
+
+def _stored(folder: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads((folder / "config.json").read_bytes()))
+    except (OSError, ValueError):
+        return {}  # cut short, or by hand
+
+
+def _where(config: RunConfig) -> Any:
+    return provenance.scrub(config.model_dump(mode="json"))["data"]
 
 
 def _told_result(ranks: Ranks, folder: Path) -> Result | None:

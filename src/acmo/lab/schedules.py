@@ -84,11 +84,12 @@ class Schedule:
 
 def _positive(arguments: list[str]) -> bool:
     try:
-        return float(arguments[0].removesuffix("it")) > 0 and float(arguments[1]) > 0
+        return float(arguments[0].removesuffix("it")) > 0 and 0 < float(arguments[1]) < math.inf
     except ValueError:
         return False
 
 
+@cache  # asked at every step
 def _iterations(span: str, steps_per_epoch: float) -> float:
     found = _SPAN.fullmatch(span)
     assert found is not None

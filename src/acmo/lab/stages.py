@@ -4,8 +4,8 @@ import hashlib
 import json
 from typing import Any, NamedTuple
 
-from acmo.lab.config import RunConfig
-from acmo.lab.grids import drawn_points, grid_of, points_of
+from acmo.lab.config import run_config
+from acmo.lab.grids import Grid, drawn_points, grid_of, points_of
 from acmo.lab.plan import Contender, Plan, slug
 from acmo.lab.studies import Spec
 
@@ -31,40 +31,19 @@ def tuning_spec(plan: Plan, contender: Contender, task: str, goal: Goal, decay: 
     }
     if plan.test_every_setting:
         run["phase"] = "final"
-    if plan.sampler == "random":
-        points = drawn_points(grid, plan.trials or 0, plan.tune_seed)
-    else:
-        points = points_of(grid) if plan.sampler == "grid" else []
-    return Spec(
-        name=_name(plan, contender, task, "tune", {"run": run, "grid": grid, "sampler": plan.sampler}),
-        label=contender.label,
-        task=task,
-        phase="tune",
-        run=run,
-        folder=folder_of(task, contender),
-        metric=goal.metric,
-        best=goal.best,
-        points=points,
-        grid=grid,
-        sampler=plan.sampler,
-        trials=plan.trials or len(points),
+    depends_on = {"run": run, "grid": grid, "sampler": plan.sampler}
+    points = _points(plan, grid)
+    trials = plan.trials if plan.sampler == "tpe" else len(points)
+    return _spec(
+        plan, contender, task, goal, "tune", depends_on, points=points, grid=grid, sampler=plan.sampler, trials=trials
     )
 
 
 def final_spec(plan: Plan, contender: Contender, task: str, goal: Goal, settings: dict[str, Any]) -> Spec:
     """The study that repeats the chosen setting with fresh seeds."""
     run = {"task": task, "optimizer": contender.optimizer, "settings": settings, **plan.run_options()}
-    return Spec(
-        name=_name(plan, contender, task, "final", {"run": run}),
-        label=contender.label,
-        task=task,
-        phase="final",
-        run=run,
-        folder=folder_of(task, contender),
-        metric=goal.metric,
-        best=goal.best,
-        points=[{"seed": seed} for seed in plan.final_seeds()],
-    )
+    points = [{"seed": seed} for seed in plan.final_seeds()]
+    return _spec(plan, contender, task, goal, "final", {"run": run}, points=points)
 
 
 def tuning_waves(plan: Plan) -> list[list[Contender]]:
@@ -81,7 +60,8 @@ def run_counts(plan: Plan) -> dict[str, dict[str, int]]:
     counts = {}
     for contender in plan.contenders():
         decay = 0.0 if plan.protocol == "fixed-wd" and contender.label != "sgd-momentum" else None
-        tune = plan.trials or len(points_of(grid_of(plan, contender, decay)))
+        points = _points(plan, grid_of(plan, contender, decay))
+        tune = plan.trials if plan.trials and plan.sampler == "tpe" else len(points)
         counts[contender.label] = {"tune": tune, "final": plan.seeds}
     return counts
 
@@ -91,9 +71,32 @@ def folder_of(task: str, contender: Contender) -> str:
     return f"runs/{slug(task)}/{slug(contender.label)}"
 
 
+def _points(plan: Plan, grid: Grid) -> list[dict[str, Any]]:
+    """What is tried of a grid; nothing is known of it yet where TPE chooses."""
+    if plan.sampler == "random":
+        return drawn_points(grid, plan.trials or 0, plan.tune_seed)
+    return points_of(grid) if plan.sampler == "grid" else []
+
+
+def _spec(
+    plan: Plan, contender: Contender, task: str, goal: Goal, phase: Any, depends_on: dict[str, Any], **more: Any
+) -> Spec:
+    return Spec(
+        name=_name(plan, contender, task, phase, depends_on),
+        label=contender.label,
+        task=task,
+        phase=phase,
+        run=depends_on["run"],
+        folder=folder_of(task, contender),
+        metric=goal.metric,
+        best=goal.best,
+        **more,
+    )
+
+
 def _name(plan: Plan, contender: Contender, task: str, phase: str, depends_on: dict[str, Any]) -> str:
     """A name that people can read, and a hash of what the outcomes depend on: other options are other studies."""
-    run = RunConfig(**depends_on["run"]).identity()
+    run = run_config(**depends_on["run"]).identity()
     text = json.dumps({**depends_on, "run": run, "format": _FORMAT}, sort_keys=True, default=str)
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
     return f"acmo/{task}/{contender.label}/{plan.protocol}/{phase}/{digest}"

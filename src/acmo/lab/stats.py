@@ -82,23 +82,31 @@ def bootstrap_interval(values: Iterable[float], level: float = 0.95) -> Interval
     return Interval(mean, min(float(low), mean), max(float(high), mean), n)
 
 
-def paired_difference(ours: Mapping[int, float], theirs: Mapping[int, float], best: Best = "max") -> Difference:
+def paired_difference(
+    ours: Mapping[int, float | None], theirs: Mapping[int, float | None], best: Best = "max"
+) -> Difference:
     """What ``ours`` has over ``theirs`` on the seeds that both finished; positive is more of the metric.
 
     Args:
-      ours: score by seed.
-      theirs: score by seed.
+      ours: score by seed; None where the run diverged.
+      theirs: the same.
       best: whether more of the metric is better ("max") or less ("min").
 
     Returns:
-      A `Difference` whose verdict is "better", "worse", or, where the interval covers 0 or is missing, "no difference
-      shown".
+      A `Difference` whose verdict is "better", "worse", or "no difference shown": where the interval covers 0 or is
+      missing, where who leads has diverged on a seed that the other one finished, and where fewer than five
+      differences are all the same, which happens to coarse scores and gives an interval without width.
     """
-    seeds = sorted(ours.keys() & theirs.keys())
-    mean, low, high, n = bootstrap_interval([ours[s] - theirs[s] for s in seeds])
-    if low is None or high is None or low <= 0 <= high:
-        return Difference(mean, low, high, n, NO_DIFFERENCE)
-    return Difference(mean, low, high, n, "better" if (low > 0) == (best == "max") else "worse")
+    pairs = [(ours[seed], theirs[seed]) for seed in sorted(ours.keys() & theirs.keys())]
+    differences = [a - b for a, b in pairs if a is not None and b is not None]
+    mean, low, high, n = bootstrap_interval(differences)
+    verdict = NO_DIFFERENCE
+    wide = n >= FEWEST or (n > 1 and max(differences) - min(differences) > 1e-9)
+    if low is not None and high is not None and not low <= 0 <= high and wide:
+        ahead = (low > 0) == (best == "max")
+        fell = any(leader is None and other is not None for leader, other in (p if ahead else p[::-1] for p in pairs))
+        verdict = NO_DIFFERENCE if fell else "better" if ahead else "worse"
+    return Difference(mean, low, high, n, verdict)
 
 
 def target_score(baselines: Mapping[str, Sequence[float]], best: Best = "max") -> float | None:
@@ -167,11 +175,20 @@ def edges(chosen: Mapping[str, Any], grid: Mapping[str, Sequence[Any]]) -> list[
     return flagged
 
 
-def ranks(scores: Mapping[str, float | None], best: Best = "max") -> dict[str, int | None]:
-    """1 for the best score; the same rank for the same score; None without a score."""
+def ranks(
+    scores: Mapping[str, float | None], best: Best = "max", lost: Mapping[str, int] | None = None
+) -> dict[str, int | None]:
+    """1 for the best score; the same rank for the same score; None without a score.
+
+    Args:
+      scores: by name.
+      best: "max" or "min".
+      lost: by name, how many runs diverged. Their scores are missing from the mean, so more of them rank behind fewer.
+    """
     sign = -1 if best == "max" else 1
-    present = sorted(sign * s for s in scores.values() if s is not None)
-    return {name: None if s is None else present.index(sign * s) + 1 for name, s in scores.items()}
+    keys = {name: ((lost or {}).get(name, 0), sign * s) for name, s in scores.items() if s is not None}
+    order = sorted(keys.values())
+    return {name: order.index(keys[name]) + 1 if name in keys else None for name in scores}
 
 
 def _resampled_means(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

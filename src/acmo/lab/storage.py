@@ -14,7 +14,9 @@ from acmo.lab.errors import LabError, missing_extra
 
 _LOCK_KEY = 0x61636D6F  # "acmo": the advisory lock's number in PostgreSQL, its name in MySQL
 _SECRET_OPTIONS = ("password", "passwd", "pwd", "sslpassword", "passfile")
-_IN_URL = re.compile(r"(?P<head>[a-zA-Z][\w+.-]*://[^\s/:@'\"]*):(?P<secret>[^\s'\"]*)@(?=[^\s@'\"]*)")
+_IN_URL = re.compile(r"(?P<head>[a-zA-Z][\w+.-]*://[^\s/:@'\"]*):(?P<secret>[^\s'\"]*)@")
+_WHOLE_URL = re.compile(r"(?P<head>[a-zA-Z][\w+.-]*://[^/:@]*):(?P<secret>.*)@", re.DOTALL)  # spaces and quotes too
+_OPTION = re.compile(rf"(?i)\b({'|'.join(_SECRET_OPTIONS)})=([^&\s'\"]+)")
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Store:
     @property
     def safe_url(self) -> str:
         """The URL without its password."""
-        return scrub(self.url, self.url)
+        return _blotted(self.url)
 
     def check(self) -> None:
         """Say at once what is wrong with the URL itself."""
@@ -93,16 +95,18 @@ class Store:
     @contextmanager
     def explained(self) -> Iterator[None]:
         """Turn what a database says into a sentence without its password."""
-        import_optuna()
+        optuna = import_optuna()
         from sqlalchemy.exc import SQLAlchemyError
 
         try:
             yield
-        except (SQLAlchemyError, ImportError, OSError) as error:
+        except (SQLAlchemyError, optuna.exceptions.StorageInternalError, ImportError, OSError) as error:
             if isinstance(error, ImportError):
                 extra = "postgres" if self._dialect() == "postgresql" else "lab"
                 raise missing_extra("the driver of this database", extra) from None
-            text = str(getattr(error, "orig", None) or error).strip().splitlines()
+            # What Optuna wraps says more than its wrapping.
+            cause = error.__cause__ if isinstance(error, optuna.exceptions.StorageInternalError) else error
+            text = str(getattr(cause, "orig", None) or cause or error).strip().splitlines()
             said = scrub(text[0] if text else type(error).__name__, self.url)
             raise LabError(f"the database {self.safe_url} does not serve: {said}") from None
 
@@ -143,10 +147,16 @@ def sqlite_in(folder: Path) -> str:
 
 def scrub(text: str, url: str | None = None) -> str:
     """The text without passwords: that of ``url`` wherever it stands, and what looks like one in any URL."""
-    for secret in sorted(_secrets(url) if url else (), key=len, reverse=True):
-        text = text.replace(secret, "***")
-    text = _IN_URL.sub(r"\g<head>:***@", text)
-    return re.sub(rf"(?i)\b({'|'.join(_SECRET_OPTIONS)})=[^&\s'\"]+", r"\1=***", text)
+    if url:
+        safe = _blotted(url)
+        secrets = sorted(_secrets(url), key=len, reverse=True)
+        # The URL itself is blotted by its form: its user or its database may bear the password's name.
+        parts = re.split(f"({re.escape(url)}|{re.escape(safe)})", text)
+        for i in range(0, len(parts), 2):
+            for secret in secrets:
+                parts[i] = re.sub(_as_a_word(secret), "***", parts[i])
+        text = "".join(safe if i % 2 else part for i, part in enumerate(parts))
+    return _OPTION.sub(r"\1=***", _IN_URL.sub(r"\g<head>:***@", text))
 
 
 def import_optuna() -> Any:
@@ -161,12 +171,24 @@ def import_optuna() -> Any:
     return optuna
 
 
+def _blotted(url: str) -> str:
+    return _OPTION.sub(r"\1=***", _WHOLE_URL.sub(r"\g<head>:***@", url))
+
+
 def _secrets(url: str) -> set[str]:
     """The URL's passwords as they may be spelled: as given, decoded, encoded."""
-    found = [m["secret"] for m in _IN_URL.finditer(url)]
-    found += re.findall(rf"(?i)[?&](?:{'|'.join(_SECRET_OPTIONS)})=([^&\s]+)", url)
+    found = [m["secret"] for m in _WHOLE_URL.finditer(url)]
+    found += [secret.partition("@")[0] for secret in found]  # if a later part of the URL has an @ as well
+    found += [m[2] for m in _OPTION.finditer(url)]
     spelled = {form for s in found for form in (s, unquote(s), quote(unquote(s), safe=""), quote_plus(unquote(s)))}
     return {s for s in spelled if s and s != "***"}
+
+
+def _as_a_word(secret: str) -> str:
+    """A pattern that finds ``postgres`` in ``user "postgres"``, not in ``postgresql``."""
+    before = r"(?<![A-Za-z0-9])" if secret[0].isalnum() else ""
+    after = r"(?![A-Za-z0-9])" if secret[-1].isalnum() else ""
+    return before + re.escape(secret) + after
 
 
 @contextmanager

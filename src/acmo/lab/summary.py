@@ -54,9 +54,10 @@ def _task(plan: Plan, task: str, rows: list[Row], metric: str, best: Any) -> dic
     ends = {label: _present(_score(r, "valid", metric) for r in finals[label]) for label in reference}
     target = stats.target_score({label: e for label, e in ends.items() if e}, best)
 
-    tests = {label: _by_seed(finals[label], metric) for label in by_label}
-    intervals = {label: stats.bootstrap_interval(t.values()) for label, t in tests.items()}
-    rank = stats.ranks({label: i.mean for label, i in intervals.items()}, best)
+    tests = {label: {r["seed"]: _score(r, "test", metric) for r in finals[label]} for label in by_label}
+    intervals = {label: _within(metric, stats.bootstrap_interval(_present(t.values()))) for label, t in tests.items()}
+    lost = {label: _diverged(finals[label]) for label in by_label}
+    rank = stats.ranks({label: i.mean for label, i in intervals.items()}, best, lost)
     decay = _fixed_decay(plan, picked)
     table = []
     for contender in contenders:
@@ -70,7 +71,7 @@ def _task(plan: Plan, task: str, rows: list[Row], metric: str, best: Any) -> dic
                 "optimizer": contender.optimizer,
                 "rank": rank[label],
                 "test": intervals[label]._asdict(),
-                "test_by_seed": {str(seed): score for seed, score in sorted(tests[label].items())},
+                "test_by_seed": {str(seed): s for seed, s in sorted(tests[label].items()) if s is not None},
                 "differences": {
                     other: stats.paired_difference(tests[label], tests[other], best)._asdict()
                     for other in plan.baselines
@@ -81,7 +82,7 @@ def _task(plan: Plan, task: str, rows: list[Row], metric: str, best: Any) -> dic
                 "valid": _score(picked[label], "valid", metric),
                 "edges": _edges(plan, contender, picked[label], decay),
                 "tried": len(tuned),
-                "diverged": {"tune": _diverged(tuned), "final": _diverged(final)},
+                "diverged": {"tune": _diverged(tuned), "final": lost[label]},
                 "budget": _budget(plan, tuned, rows, metric, best),
                 "cost": _cost(final or tuned),
             }
@@ -126,13 +127,15 @@ def _score(row: Row | None, split: str, metric: str) -> float | None:
     return (row.get(split) or {}).get(metric)
 
 
+def _within(metric: str, found: stats.Interval) -> stats.Interval:
+    """The interval within what the metric can be: Student's t of two seeds knows nothing of 100 %."""
+    if metric != "accuracy" or found.low is None or found.high is None:
+        return found
+    return found._replace(low=max(0.0, found.low), high=min(1.0, found.high))
+
+
 def _present(values: Iterable[float | None]) -> list[float]:
     return [v for v in values if v is not None]
-
-
-def _by_seed(rows: Iterable[Row], metric: str) -> dict[int, float]:
-    scores = {row["seed"]: _score(row, "test", metric) for row in rows}
-    return {seed: score for seed, score in scores.items() if score is not None}
 
 
 def _fixed_decay(plan: Plan, picked: Mapping[str, Row | None]) -> float | None:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -21,9 +22,10 @@ def verdict(task: Mapping[str, Any], width: int = 200) -> Table:
     """A task's rows, best first; in a terminal narrower than `WIDE` without what takes most room."""
     metric, percent = task["metric"], task["metric"] in _AS_PERCENT
     n = len(task["seeds"])
+    title = f"{task['task']}: test {metric}{' in %' * percent}, mean of {n} seed{'s' * (n != 1)} and 95 % interval"
     table = Table(
-        title=f"{task['task']}: test {metric}{' in %' * percent}, mean of {n} seed{'s' * (n != 1)} and 95 % interval",
-        caption=_caption(task, percent),
+        title=escape(title),
+        caption=escape(_caption(task, percent, width >= WIDE)),
         caption_justify="left",
         box=SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
@@ -32,16 +34,12 @@ def verdict(task: Mapping[str, Any], width: int = 200) -> Table:
     others = list(dict.fromkeys(other for row in task["rows"] for other in row["differences"]))
     costs = ("ms/step", "bytes/param") if width >= WIDE else ()
     names = ("#", "optimizer", metric, *(f"vs {_SHORT.get(o, o)}" for o in others), "to target", *costs, "setting")
+    short = max(len(row["title"]) for row in task["rows"]) <= 16
     for name in names:
+        # Not by min_width: rich makes a table with one wider than the terminal, and cuts off its end.
+        whole = width >= NARROW and (name == metric or (name == "optimizer" and short))
         left = name in ("optimizer", "setting")
-        room = max(len(row["title"]) for row in task["rows"]) if name == "optimizer" and width >= NARROW else 0
-        table.add_column(
-            name,
-            justify="left" if left else "right",
-            overflow="fold",
-            no_wrap=name == metric and width >= NARROW,
-            min_width=min(room, 16),
-        )
+        table.add_column(escape(name), justify="left" if left else "right", overflow="fold", no_wrap=whole)
     for row in sorted(task["rows"], key=lambda r: (r["rank"] is None, r["rank"] or 0)):
         cost = row["cost"]
         shown = _number(cost["ms_per_step_optimizer"], ".2f"), _number(cost["state_bytes_per_parameter"], ".1f")
@@ -60,7 +58,7 @@ def verdict(task: Mapping[str, Any], width: int = 200) -> Table:
 def settings(task: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> Table:
     """The settings that were tried on a task, best first."""
     metric = task["metric"]
-    table = Table(title=f"{task['task']}: settings by validation {metric}", caption_justify="left")
+    table = Table(title=escape(f"{task['task']}: settings by validation {metric}"), caption_justify="left")
     for name in ("optimizer", "setting", metric, "loss", "status"):
         table.add_column(name, justify="right" if name in (metric, "loss") else "left")
     tried = select([dict(r) for r in rows if r["task"] == task["task"]], metric, task["best"])
@@ -68,21 +66,22 @@ def settings(task: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> Tabl
         valid = row.get("valid") or {}
         shown = [_number(valid.get(key), ".4g") for key in (metric, "loss")]
         table.add_row(Text(row["label"]), Text(describe(row["settings"])), *shown, row["status"])
-    table.caption = "\n".join(f"! {row['label']}: {edge}" for row in task["rows"] for edge in row["edges"]) or None
+    flags = [f"! {row['label']}: {edge}" for row in task["rows"] for edge in row["edges"]]
+    table.caption = escape("\n".join(flags)) or None
     return table
 
 
-def _caption(task: Mapping[str, Any], percent: bool) -> str:
+def _caption(task: Mapping[str, Any], percent: bool, wide: bool) -> str:
     parts = []
     target = task["target"]
     if target["score"] is not None:
         shown = f"{100 * target['score']:.2f} %" if percent else f"{target['score']:.4g}"
         parts.append(
-            f"To target: median steps (seconds) to a validation {task['metric']} of {shown}, "
+            f"To target: median steps{' (seconds)' * wide} to a validation {task['metric']} of {shown}, "
             f"set from {', '.join(target['from'])}."
         )
     if any(_unclear(d) for row in task["rows"] for d in row["differences"].values()):
-        parts.append("vs: paired difference; in brackets: no difference shown, its 95 % interval covers 0.")
+        parts.append("vs: paired difference; in brackets: no difference shown (95 % interval over 0, or few seeds).")
     if task["weight_decay"] is not None:
         parts.append(f"Weight decay {task['weight_decay']:g} for all: the best for sgd-momentum.")
     if any(row["edges"] for row in task["rows"]):
@@ -124,7 +123,9 @@ def _unclear(difference: Mapping[str, Any]) -> bool:
 
 
 def _steps(found: Mapping[str, Any]) -> str:
-    return f"{found['steps']:.0f}" if found["steps"] is not None else f"{found['reached']} of {found['n']}"
+    if found["steps"] is None:
+        return f"{found['reached']} of {found['n']}" if found["n"] else "–"
+    return f"{found['steps']:.0f}"
 
 
 def _to_target(found: Mapping[str, Any]) -> str:

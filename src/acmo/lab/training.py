@@ -102,8 +102,9 @@ class Training:
         while not self.done:
             try:
                 self._step()
-            except FloatingPointError as error:  # of an optimizer that was told to raise
-                return f"step {self.at.step + 1}: {error}"
+            except (FloatingPointError, torch.linalg.LinAlgError) as error:  # type: ignore[attr-defined, unused-ignore]
+                # Of an optimizer that was told to raise, or that decomposes what is not finite any more.
+                return f"step {self.at.step + 1}: {str(error).splitlines()[0]}"
             every = self.recipe.evaluate_every
             evaluates = self.done or (self.at.batch == 0 if every is None else self.at.step % every == 0)
             logs = evaluates or self.at.step == 1 or self.at.step % self.log_every == 0
@@ -161,11 +162,11 @@ class Training:
         self.model.eval()
         with torch.no_grad(), self.stepper.autocast():
             values = self.task.evaluate(self.model, split)
-            samples = self.task.samples(self.model)
+            samples = self.task.samples(self.model) if split == "valid" else []
         self.model.train()
         self._write(split, values)
         for sample in samples:
-            self._write("sample", {"split": split, **sample})
+            self._write("sample", dict(sample))
         return values
 
     def _validate(self) -> str | None:

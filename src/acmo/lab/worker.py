@@ -6,7 +6,9 @@ import signal
 import sys
 import time
 import traceback
+import warnings
 from contextlib import suppress
+from math import inf
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -47,6 +49,7 @@ def work(pipe: Connection, store: Store, out: str, gpu: bool) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what it means
     sys.argv = [scrub(word, store.url) for word in sys.argv]  # it goes into the provenance of every run
     sys.stdout = sys.stderr = _Log(Path(out) / LOG, store.url)
+    _pass_on(pipe)
     try:
         if not gpu:
             import torch
@@ -107,7 +110,7 @@ def _trial(pipe: Connection, studies: Studies, claim: Claim, out: Path) -> None:
     try:
         with studies.alive(claim):
             run(config, folder, progress)
-        result = outcome(folder, spec.metric)
+        result = outcome(folder, spec.metric, spec.best)
     except BaseException as error:
         with suppress(LabError):  # if the database is away as well, the heartbeat will tell
             studies.give_back(spec.name, number)
@@ -122,7 +125,7 @@ def _trial(pipe: Connection, studies: Studies, claim: Claim, out: Path) -> None:
     pipe.send(("finished", Finished(spec.label, spec.task, claim.point, result)))
 
 
-def outcome(folder: Path, metric: str) -> dict[str, Any]:
+def outcome(folder: Path, metric: str, best: str) -> dict[str, Any]:
     """What is kept of a run beside its folder: its result, and its validation curve as (step, seconds, score)."""
     from acmo.lab.results import read_json, read_metrics
 
@@ -132,8 +135,20 @@ def outcome(folder: Path, metric: str) -> dict[str, Any]:
     curve = [
         [row["step"], row["seconds"], row.get(metric)] for row in read_metrics(folder) if row.get("kind") == "valid"
     ]
-    thinned = curve if len(curve) <= 400 else curve[:: len(curve) // 200]
-    return {**result, "run": folder.name, "curve": thinned}
+    return {**result, "run": folder.name, "curve": thinned(curve, best)}
+
+
+def thinned(curve: list[list[Any]], best: str) -> list[list[Any]]:
+    """A long curve at every so many evaluations, and wherever it was better than before: a target is reached there."""
+    every = len(curve) // 200 if len(curve) > 400 else 1
+    sign, top, kept = 1 if best == "max" else -1, -inf, []
+    for i, point in enumerate(curve):
+        ahead = point[2] is not None and sign * point[2] > top
+        if ahead:
+            top = sign * point[2]
+        if ahead or i % every == 0 or i == len(curve) - 1:
+            kept.append(point)
+    return kept
 
 
 def _hear(pipe: Connection) -> None:
@@ -145,6 +160,20 @@ def _hear(pipe: Connection) -> None:
                 raise Stopped
     except (EOFError, OSError):
         raise Stopped from None
+
+
+def _pass_on(pipe: Connection) -> None:
+    """Tell the parent of a damaged checkpoint; all warnings go into the log as well."""
+    log = warnings.showwarning
+
+    def shown(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        from acmo.lab.checkpoints import DamagedCheckpoint
+
+        log(message, category, *where, **more)
+        if issubclass(category, DamagedCheckpoint):
+            pipe.send(("told", str(message)))
+
+    warnings.showwarning = shown
 
 
 def _send_error(pipe: Connection, sentence: str) -> None:

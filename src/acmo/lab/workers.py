@@ -48,8 +48,9 @@ class Pool:
 
         Args:
           studies: enqueued.
-          report: called with ("running", worker, `Running`), ("finished", worker, `Finished`),
-            ("waiting", worker, None), ("idle", worker, None) or ("tick", 0, None), the last about ten times a second.
+          report: called with ("running", worker, `Running`), ("finished", worker, `Finished`), ("told", worker,
+            a sentence), ("waiting", worker, None), ("idle", worker, None) or ("tick", 0, None), the last about ten
+            times a second.
         """
         counts = studies.counts()
         todo = counts["all"] - counts["done"]

@@ -14,11 +14,12 @@ def main() -> None:
     try:
         try:
             from acmo.lab.cli.app import app
+
+            app()
         except ModuleNotFoundError as error:
             if error.name is None or error.name.startswith("acmo"):
                 raise
             raise missing_extra(error.name) from None
-        app()
     except LabError as error:
         _fail(str(error), 2)
     except KeyboardInterrupt:

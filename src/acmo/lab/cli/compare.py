@@ -10,10 +10,11 @@ import typer
 from acmo.lab.cli import options as o
 from acmo.lab.errors import LabError
 
-OPTIMIZERS_HELP = "Comma-separated: names, module:Class or file.py:Class. [default: the paper's seven]"
+OPTIMIZERS_HELP = "Comma-separated: names, module:Class or file.py:Class. \\[default: the paper's seven]"
 TRY_HELP = "Values to try: adam.lr=0.1,0.01 or all.lr=…, repeatable; adam.betas=[0.9,0.99],[0.9,0.999]."
 
 
+@o.with_run_options
 def compare(
     tasks: Annotated[
         list[str] | None,
@@ -29,39 +30,30 @@ def compare(
     protocol: Annotated[
         str | None,
         typer.Option(
-            help="default-wd, fixed-wd (SGD's best for all) or tuned-wd (each its own). [default: default-wd]"
+            help="default-wd, fixed-wd (SGD's best for all) or tuned-wd (each its own). \\[default: default-wd]"
         ),
     ] = None,
     grid: Annotated[
         str | None,
-        typer.Option(help="lr: tune the learning rate alone; full: the whole grid of the paper. [default: lr]"),
+        typer.Option(help="lr: tune the learning rate alone; full: the whole grid of the paper. \\[default: lr]"),
     ] = None,
     try_: Annotated[list[str] | None, typer.Option("--try", help=TRY_HELP)] = None,
-    sampler: Annotated[str | None, typer.Option(help="grid, tpe or random. [default: grid]")] = None,
+    sampler: Annotated[str | None, typer.Option(help="grid, tpe or random. \\[default: grid]")] = None,
     trials: Annotated[int | None, typer.Option(help="Budget of tpe and random, for each optimizer.")] = None,
-    seeds: Annotated[int | None, typer.Option(help="Runs of the best setting. [default: 5]")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Runs of the best setting. \\[default: 5]")] = None,
     test_every_setting: Annotated[
         bool | None,
         typer.Option(
             "--test-every-setting", help="Read test data after tuning runs too, for the budget curve; never to select."
         ),
     ] = None,
-    data: o.Data = None,
     out: o.Out = None,
     storage: o.Storage = None,
     workers: o.Workers = None,
-    device: o.Device = None,
-    autocast: o.Autocast = None,
-    deterministic: o.Deterministic = None,
-    epochs: o.Epochs = None,
-    steps: o.Steps = None,
-    batch_size: o.BatchSize = None,
-    schedule: o.Schedule = None,
-    max_grad_norm: o.MaxGradNorm = None,
-    tensorboard: o.TensorBoard = None,
-    keep_checkpoints: o.KeepCheckpoints = None,
     quiet: o.Quiet = False,
     dry_run: o.DryRun = False,
+    *,
+    run_options: dict[str, Any],
 ) -> None:
     """Tune optimizers on tasks, repeat the best settings over seeds, and say what can be said.
 
@@ -77,7 +69,7 @@ def compare(
 
       acmo compare --preset paper/cifar10-tuned-resnet50 --dry-run
     """
-    from acmo.lab.plan import ALIASES, find_preset, make_plan, parse_values, presets, read_toml, slug
+    from acmo.lab.plan import ALIASES, MAY_CHANGE, find_preset, make_plan, parse_values, presets, read_toml, slug
 
     if preset is None and tasks is not None and len(tasks) == 1 and slug(tasks[0]) in presets():
         preset = slug(tasks[0])  # the one that ships for this task
@@ -85,18 +77,26 @@ def compare(
     values = {} if file is None else read_toml(file)
     if file is not None:
         make_plan({"tasks": ["digits"], **values}, file)  # what is wrong in the file is said with its line
-    values |= o.given(
-        tasks=tasks or None, optimizers=_names(optimizers), protocol=protocol, grid=grid, sampler=sampler,
-        trials=trials, seeds=seeds, test_every_setting=test_every_setting, data=data, device=device, autocast=autocast,
-        deterministic=deterministic, epochs=epochs, steps=steps, batch_size=batch_size, schedule=schedule,
-        max_grad_norm=max_grad_norm, tensorboard=tensorboard, keep_checkpoints=keep_checkpoints,
+    flags = o.given(
+        optimizers=_names(optimizers), protocol=protocol, grid=grid, sampler=sampler, trials=trials, seeds=seeds,
+        test_every_setting=test_every_setting, tasks=tasks if file is None or tasks != values.get("tasks") else None,
     )  # fmt: skip
+    if flags or try_ or run_options.keys() - MAY_CHANGE:  # it is not what the file says of itself any more
+        values = {key: value for key, value in values.items() if key not in ("title", "needs")}
+    values |= flags
+    if run_options.keys() & {"epochs", "steps"}:  # one of the two instead of whichever the file has
+        values = {key: value for key, value in values.items() if key not in ("epochs", "steps")}
+    values |= run_options
     if not values.get("tasks"):
         raise LabError("name a task, such as acmo compare digits, or a --preset (acmo list tasks shows what there is)")
     if optimizers is not None:
         values.pop("contender", None)
         named = {ALIASES.get(name, name) for name in values["optimizers"]} | {"all"}
         values["grids"] = {name: grid for name, grid in values.get("grids", {}).items() if name in named}
+        if "all" in values["grids"]:  # what was for the others alone goes with them
+            values["grids"]["all"] = _for_some_of(values["grids"]["all"], named - {"all"})
+        if not {ALIASES.get(name, name) for name in values.get("baselines", [])} & named:
+            values.pop("baselines", None)
     for text in try_ or []:
         label, option, choices = parse_values(text)
         grids = values.setdefault("grids", {})
@@ -106,34 +106,28 @@ def compare(
     _execute(plan, folder, storage, workers, quiet=quiet, dry_run=dry_run)
 
 
+@o.with_run_options
 def tune(
     task: Annotated[str, typer.Argument(help="A task, such as digits.", autocompletion=o.complete_task)],
     optimizer: Annotated[
         str, typer.Option(help="A name, module:Class or file.py:Class.", autocompletion=o.complete_optimizer)
     ],
     grid: Annotated[
-        str | None, typer.Option(help="lr: the learning rate alone; full: the whole grid of the paper. [default: lr]")
+        str | None, typer.Option(help="lr: the learning rate alone; full: the whole grid of the paper. \\[default: lr]")
     ] = None,
     try_: Annotated[
         list[str] | None, typer.Option("--try", help="Values to try instead: lr=0.1,0.01; repeatable.")
     ] = None,
-    sampler: Annotated[str | None, typer.Option(help="grid, tpe or random. [default: grid]")] = None,
+    sampler: Annotated[str | None, typer.Option(help="grid, tpe or random. \\[default: grid]")] = None,
     trials: Annotated[int | None, typer.Option(help="Budget of tpe and random.")] = None,
     tune_decay: Annotated[bool, typer.Option("--tune-decay", help="Tune the weight decay too.")] = False,
-    data: o.Data = None,
     out: o.Out = None,
     storage: o.Storage = None,
     workers: o.Workers = None,
-    device: o.Device = None,
-    autocast: o.Autocast = None,
-    deterministic: o.Deterministic = None,
-    epochs: o.Epochs = None,
-    steps: o.Steps = None,
-    batch_size: o.BatchSize = None,
-    schedule: o.Schedule = None,
-    max_grad_norm: o.MaxGradNorm = None,
     quiet: o.Quiet = False,
     dry_run: o.DryRun = False,
+    *,
+    run_options: dict[str, Any],
 ) -> None:
     """Find the best setting of one optimizer on one task, on validation data; test data is not read.
 
@@ -151,11 +145,7 @@ def tune(
         before = text.partition("=")[0]
         label, option, choices = parse_values(text if "." in before else f"{name}.{text}")
         grids.setdefault(label, {})[option] = choices
-    values = o.given(
-        grid=grid, sampler=sampler, trials=trials, data=data, device=device, autocast=autocast,
-        deterministic=deterministic, epochs=epochs, steps=steps, batch_size=batch_size, schedule=schedule,
-        max_grad_norm=max_grad_norm,
-    )  # fmt: skip
+    values = {**o.given(grid=grid, sampler=sampler, trials=trials), **run_options}
     protocol = "tuned-wd" if tune_decay else "default-wd"
     plan = make_plan(
         {**values, "tasks": [task], "optimizers": [name], "grids": grids, "protocol": protocol, "seeds": 1}
@@ -186,7 +176,7 @@ def _execute(
     except KeyboardInterrupt:
         from acmo.lab.storage import scrub
 
-        command = scrub(shlex.join(["acmo", *sys.argv[1:]]), store.url)
+        command = shlex.join(["acmo", *(scrub(word, store.url) for word in sys.argv[1:])])
         console.print("Stopped; what is done is kept. To go on, give the same command again:", highlight=False)
         console.print(f"  {command}", highlight=False, markup=False, soft_wrap=True)
         raise typer.Exit(130) from None
@@ -207,6 +197,13 @@ def show(console: Any, summary: dict[str, Any], rows: list[dict[str, Any]], *, f
             console.print(verdict(task, console.width))
         else:
             console.print(settings(task, rows))
+
+
+def _for_some_of(grid: dict[str, Any], optimizers: set[str]) -> dict[str, Any]:
+    from acmo.lab.optimizers import options_of
+
+    known = [options_of(name) for name in optimizers]
+    return {option: values for option, values in grid.items() if any(k is None or option in k for k in known)}
 
 
 def _names(text: str | None) -> list[str] | None:

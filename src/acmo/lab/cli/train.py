@@ -11,6 +11,7 @@ import typer
 from acmo.lab.cli import options as o
 
 
+@o.with_run_options
 def train(
     task: Annotated[
         str, typer.Argument(help="A task, such as digits or cifar100:paper/resnet50.", autocompletion=o.complete_task)
@@ -18,8 +19,8 @@ def train(
     optimizer: Annotated[
         str, typer.Option(help="A name, module:Class or file.py:Class.", autocompletion=o.complete_optimizer)
     ] = "acmo",
-    lr: Annotated[float | None, typer.Option(help="Learning rate. [default: the optimizer's]")] = None,
-    weight_decay: Annotated[float | None, typer.Option(help="Weight decay. [default: the optimizer's]")] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate. \\[default: the optimizer's]")] = None,
+    weight_decay: Annotated[float | None, typer.Option(help="Weight decay. \\[default: the optimizer's]")] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", help="Another option of the optimizer: momentum=0.8, betas=[0.9,0.99]; repeatable."),
@@ -28,26 +29,11 @@ def train(
     test: Annotated[
         bool, typer.Option("--test", help="Read the test data at the end. Not while you are still choosing.")
     ] = False,
-    data: o.Data = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Of torch. \\[default: torch's]")] = None,
     out: o.Out = None,
-    device: o.Device = None,
-    autocast: o.Autocast = None,
-    deterministic: o.Deterministic = None,
-    epochs: o.Epochs = None,
-    steps: o.Steps = None,
-    batch_size: o.BatchSize = None,
-    accumulate: Annotated[
-        int | None, typer.Option(help="In how many parts a rank goes through its share of a batch.")
-    ] = None,
-    schedule: o.Schedule = None,
-    max_grad_norm: o.MaxGradNorm = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="Of torch. [default: torch's]")] = None,
-    checkpoint_every: Annotated[
-        str | None, typer.Option(help="60s, 5m, 1h, or 200it for iterations. [default: 60s]")
-    ] = None,
-    tensorboard: o.TensorBoard = None,
-    keep_checkpoints: o.KeepCheckpoints = None,
     quiet: o.Quiet = False,
+    *,
+    run_options: dict[str, Any],
 ) -> None:
     """Train once; killed or stopped, the same command goes on from the last checkpoint.
 
@@ -67,12 +53,7 @@ def train(
     config = run_config(
         task=task, optimizer=ALIASES.get(optimizer, optimizer), settings=settings, seed=seed,
         phase="final" if test else "tune",
-        **o.given(
-            data=data, device=device, autocast=autocast, deterministic=deterministic, epochs=epochs, steps=steps,
-            batch_size=batch_size, accumulate=accumulate, schedule=schedule, max_grad_norm=max_grad_norm,
-            threads=threads, checkpoint_every=checkpoint_every, tensorboard=tensorboard,
-            keep_checkpoints=keep_checkpoints,
-        ),
+        **o.given(threads=threads), **run_options,
     )  # fmt: skip
     folder = (out or o.default_out(task)) / "runs" / slug(task) / slug(config.optimizer) / config.run_id()
     first = os.environ.get("RANK", "0") == "0"

@@ -8,6 +8,7 @@ from acmo.lab.report.evidence import Contestant, Lines, Row, number
 POINTS = 240  # of a curve at most; more are not seen, and make the page heavy
 FEW = 60  # of a curve of training lines; more only if there are more evaluations: they are noise
 ABOUT = {"kind", "step", "epoch", "seconds"}
+COUNTS = {"translated"}  # the same at every evaluation
 
 
 def band(runs: Sequence[Sequence[Row]], key: str, scale: float = 1.0, points: int = POINTS) -> Row | None:
@@ -51,7 +52,7 @@ def learning(contestants: Sequence[Contestant], metric: str) -> list[Row]:
     keys = dict.fromkeys(
         k for c in contestants for lines in c.lines for line in lines.get("valid", [])[:1] for k in line
     )
-    others = [k for k in keys if k not in ABOUT | {metric} and _numeric(contestants, k)]
+    others = [k for k in keys if k not in ABOUT | COUNTS | {metric} and _numeric(contestants, k)]
     plots = [
         plot_of(contestants, "train", "loss", log=True),
         plot_of(contestants, "valid", metric, log=metric == "loss"),

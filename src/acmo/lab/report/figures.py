@@ -71,7 +71,13 @@ def _save(figures: Mapping[str, tuple[Callable[[Any], Any], Any]], folder: Path,
     with atomic.explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
     written = []
-    style = {"svg.hashsalt": "acmo", "pdf.fonttype": 42, "font.size": 9, "axes.grid": True, "grid.alpha": 0.3}
+    style: dict[Any, Any] = {
+        "svg.hashsalt": "acmo",
+        "pdf.fonttype": 42,
+        "font.size": 9,
+        "axes.grid": True,
+        "grid.alpha": 0.3,
+    }
     with mpl.rc_context(style):
         for name, (make, subject) in figures.items():
             figure = make(subject)
@@ -130,11 +136,10 @@ def _curves(axes: Any, plot: Row, labels: list[str], column: Column) -> dict[str
     x = "step" if column.task["metric"] == "bleu" or not any(any(s["epoch"]) for s in plot["series"]) else "epoch"
     handles = {}
     for s in plot["series"]:
-        i = labels.index(s["label"])
-        style = {"color": COLOURS[i % 10], "linestyle": DASHES[i % 10], "linewidth": 2 if i == 0 else 1.3}
+        style = _style(labels.index(s["label"]))
         handles[s["label"]] = axes.plot(s[x], s["mean"], marker="." if len(s[x]) == 1 else "", **style)[0]
         if s["n"] > 1:
-            axes.fill_between(s[x], s["low"], s["high"], color=COLOURS[i % 10], alpha=0.12, linewidth=0)
+            axes.fill_between(s[x], s["low"], s["high"], color=style["color"], alpha=0.12, linewidth=0)
     if plot["log"] and all(v > 0 for s in plot["series"] for v in s["low"]):
         axes.set_yscale("log")
     elif plot["key"] == column.task["metric"] and column.task["best"] == "max":
@@ -147,6 +152,12 @@ def _curves(axes: Any, plot: Row, labels: list[str], column: Column) -> dict[str
     return handles
 
 
+def _style(i: int) -> dict[str, Any]:
+    """The i-th optimizer's line; from the eleventh on, colours come back with another dash."""
+    dash = DASHES[(i + 2 * (i // 10)) % 10]
+    return {"color": COLOURS[i % 10], "linestyle": dash, "linewidth": 2 if i == 0 else 1.3}
+
+
 def _rates(task: Row) -> Any:
     from matplotlib.figure import Figure
 
@@ -156,12 +167,11 @@ def _rates(task: Row) -> Any:
     titles = {c.label: _plain(c.title) for c in task["contestants"]}
     labels = [c.label for c in task["contestants"]]
     for s in series:
-        i = labels.index(s["label"])
-        style = {"color": COLOURS[i % 10], "linestyle": DASHES[i % 10], "linewidth": 2 if i == 0 else 1.3}
+        style = _style(labels.index(s["label"]))
         found = [(lr, score) for lr, score in zip(s["lr"], s["score"], strict=True) if score is not None]
         axes.plot([lr for lr, _ in found], [v for _, v in found], marker=".", label=titles[s["label"]], **style)
         lost = [lr for lr, score in zip(s["lr"], s["score"], strict=True) if score is None]
-        axes.plot(lost, [0.02] * len(lost), "x", color=COLOURS[i % 10], transform=axes.get_xaxis_transform())
+        axes.plot(lost, [0.02] * len(lost), "x", color=style["color"], transform=axes.get_xaxis_transform())
     axes.set_xscale("log")
     axes.set_xlabel("learning rate")
     axes.set_ylabel(f"validation {words.name(task['metric'])}{words.unit(task['metric']).replace(' %', ', %')}")

@@ -14,7 +14,8 @@
   const text = (s) => String(s).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
   const style = (label) => {
     const i = Math.max(labels.indexOf(label), 0);
-    return { color: COLOURS[state.printing ? "light" : state.theme][i % 10], dash: DASHES[i % 10], width: i === 0 ? 3 : 2 };
+    const dash = DASHES[(i + 2 * Math.floor(i / 10)) % 10]; // from the eleventh on, colours come back with another one
+    return { color: COLOURS[state.printing ? "light" : state.theme][i % 10], dash, width: i === 0 ? 3 : 2 };
   };
   const faint = (colour) => colour + "26";
   const base = (s) => ({ name: text(titles[s.label] ?? s.label), meta: s.label, visible: !state.hidden.has(s.label), showlegend: false });

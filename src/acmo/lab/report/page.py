@@ -50,7 +50,9 @@ def _view(evidence: Evidence) -> Row:
         profile_sentence = sentences.profile(profile["step"], titles)
     stated = found.provenance if isinstance(found.provenance, dict) else {}
     return {
-        "title": found.plan.get("title") or ", ".join(task["task"] for task in evidence.tasks) or found.folder.name,
+        "title": found.plan.get("title")
+        or ", ".join(task["task"] for task in evidence.tasks)
+        or found.folder.resolve().name,
         "notes": evidence.notes,
         "tasks": tasks,
         "titles": titles,

@@ -5,6 +5,7 @@
 
 import sys
 from collections.abc import Iterable
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from acmo.lab.plan import make_plan, presets
 from acmo.lab.report import words
 from acmo.lab.report.evidence import Row, gather
 from acmo.lab.report.figures import draw, draw_rates
+from acmo.lab.stages import run_counts
 from acmo.lab.summary import flat_rows, summarise
 
 FORMATS = ("svg", "png")
@@ -33,10 +35,12 @@ def publish(folder: Path, target: Path) -> list[Path]:
     """
     evidence = gather(folder)
     found = evidence.found
-    unfinished = sum(run["status"] == "unfinished" for run in found.runs)
-    if found.summary is None or unfinished:
+    if not found.plan:
+        raise LabError(f"{folder} holds no comparison to publish")
+    missing = _missing(found)
+    if missing:
         raise LabError(
-            f"{folder} is not finished ({words.count(unfinished, 'run')} missing): give the command again, then publish"
+            f"{folder} is not finished ({words.count(missing, 'run')} missing): give the command again, then publish"
         )
     with atomic.explained(target):
         target.mkdir(parents=True, exist_ok=True)
@@ -55,6 +59,19 @@ def publish(folder: Path, target: Path) -> list[Path]:
     ] + figures
 
 
+def _missing(found: results.Comparison) -> int:
+    """How many runs the comparison lacks, those that have not begun among them."""
+    plan = make_plan(found.plan)
+    expected = run_counts(plan)
+    missing = 0
+    for task in summarise(plan, found.runs, found.scores)["tasks"]:
+        for row in task["rows"]:
+            missing += max(0, expected[row["label"]]["tune"] - row["tried"])
+            if row["settings"] is not None:
+                missing += plan.seeds - len(row["test_by_seed"]) - row["diverged"]["final"]
+    return missing
+
+
 def recomputed(folder: Path) -> Row:
     """The summary, from the published runs alone."""
     found = results.load(folder)
@@ -65,17 +82,17 @@ def page(folder: Path, figures: Iterable[Path]) -> str:
     """What a published folder's ``README.md`` says."""
     found = results.load(folder)
     stated = found.provenance
-    said = [f"# {found.plan.get('title') or folder.name}", "", *_about(stated.get("command") or [])]
+    said = [f"# {_text(found.plan.get('title') or folder.name)}", "", *_about(stated.get("command") or [])]
     said += ["```", words.command(stated.get("command")), "```", ""]
     total = sum(run.get("seconds") or 0.0 for run in found.runs)
     said.append(
-        f"{words.count(len(found.runs), 'run')}, {words.seconds(total)} of training in all, each on one core. "
+        f"{words.count(len(found.runs), 'run')}, {words.seconds(total)} of training in all{_each(found)}. "
         f"{_machine(stated)} Of each table and figure the data is beside this page: "
         "`trials.jsonl` (a line a run, with its validation curve), `summary.json`, `summary.csv`, `comparison.json`."
     )
     for task in (found.summary or recomputed(folder))["tasks"]:
-        said += ["", f"## {task['task']}", "", *verdict(task)]
-    for path in figures:
+        said += ["", f"## {_text(task['task'])}", "", *verdict(task)]
+    for path in sorted(figures):
         if path.suffix == ".svg":
             said += ["", f"![{path.stem}]({path.name})"]
     return "\n".join(said) + "\n"
@@ -86,7 +103,7 @@ def verdict(task: Row) -> list[str]:
     metric = task["metric"]
     others = list(dict.fromkeys(other for row in task["rows"] for other in row["differences"]))
     titles = {row["label"]: row["title"] for row in task["rows"]}
-    heads = ["optimizer", f"test {words.name(metric)}", *(f"against {titles[o]}" for o in others)]
+    heads = ["optimizer", f"test {words.name(metric)}", *(f"against {_text(titles[o])}" for o in others)]
     heads += ["steps to target", "bytes a parameter", "setting"]
     lines = [_line(heads), _line(["---"] + ["---:"] * (len(heads) - 2) + ["---"])]
     for row in sorted(task["rows"], key=lambda r: (r["rank"] is None, r["rank"] or 0)):
@@ -96,19 +113,19 @@ def verdict(task: Row) -> list[str]:
             if reached["steps"] is not None
             else f"{reached['reached']} of {reached['n']} runs"
         )
-        setting = describe(row["settings"]) if row["settings"] else "every setting diverged"
+        setting = "every setting diverged" if row["settings"] is None else describe(row["settings"])
         if row["edges"]:
             setting += f" (at the edge: {', '.join(edge.partition('=')[0] for edge in row['edges'])})"
-        cells = [row["title"], words.interval(row["test"], metric)]
+        cells = [_text(row["title"]), words.interval(row["test"], metric)]
         cells += [difference(row["differences"].get(other), metric) for other in others]
-        lines.append(_line([*cells, steps, words.figure(cost["state_bytes_per_parameter"], ".1f"), setting]))
+        lines.append(_line([*cells, steps, words.figure(cost["state_bytes_per_parameter"], ".1f"), _text(setting)]))
     n = len(task["seeds"])
     lines += [
         "",
         f"Mean and 95 % interval over {words.count(n, 'seed')}" + (", differences paired by seed." if others else "."),
     ]
     if task["target"]["score"] is not None:
-        setters = words.listing([titles.get(label, label) for label in task["target"]["from"]])
+        setters = words.listing([_text(titles.get(label, label)) for label in task["target"]["from"]])
         lines[-1] += f" The target is {words.score(task['target']['score'], metric)} in validation, set from {setters}."
     if task["weight_decay"] is not None:
         lines[-1] += f" Weight decay is {task['weight_decay']:g} for all, the best for SGD-momentum."
@@ -153,7 +170,7 @@ def overview(folder: Path) -> list[str]:
                         f"[{path.parent.name}]({path.parent.name}/README.md)",
                         words.name(metric) + words.unit(metric).replace(" %", ", %"),
                         *(words.interval(rows[n]["test"], metric).replace(" %", "") for n in names),
-                        *(difference(rows["acmo"]["differences"][n], metric) for n in names[1:]),
+                        *(difference(rows["acmo"]["differences"].get(n), metric) for n in names[1:]),
                         ", ".join(words.figure(s, ",.0f") for s in steps),
                     ]
                 )
@@ -164,7 +181,8 @@ def overview(folder: Path) -> list[str]:
 def _about(command: list[str]) -> list[str]:
     """What the preset's own file says at its head, if the command named one that ships."""
     given = [command[i + 1] for i, word in enumerate(command[:-1]) if word == "--preset"]
-    path = presets().get(given[0]) if given else None
+    given += [word.partition("=")[2] for word in command if word.startswith("--preset=")]
+    path = presets().get(given[0].removesuffix(".toml")) if given else None
     if path is None:
         return []
     lines = path.read_text(encoding="utf-8").splitlines()
@@ -178,6 +196,16 @@ def _machine(stated: Row) -> str:
     commit = f", commit {stated['commit'][:12]}" if stated.get("commit") else ""
     where = f"{machine.get('processor')}, {machine.get('cores')} cores, {machine.get('system')}"
     return f"Machine: {where}; {software}{commit}."
+
+
+def _each(found: results.Comparison) -> str:
+    cores = found.plan.get("device", "auto") in ("auto", "cpu") and not found.provenance.get("machine", {}).get("gpus")
+    return ", each on one core" if cores else ""
+
+
+def _text(name: str) -> str:
+    """A name that Markdown shows as it is."""
+    return escape(" ".join(name.split()), quote=False)
 
 
 def _line(cells: Iterable[Any]) -> str:

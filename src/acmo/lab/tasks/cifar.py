@@ -36,8 +36,8 @@ class Cifar(Images):
     def prepare(self) -> None:
         """Get the data, read what is for training, and see whether the test data is there."""
         super().prepare()
-        for path in self.files(self.where(), "test"):
-            self._records(path)
+        for path in self.files(self.where(), "test"):  # its size and its labels: no image is looked at
+            self._labels(path, self._read(path))
 
     def where(self) -> Path:
         """The folder with the binary files; downloads them if none was given."""
@@ -46,7 +46,8 @@ class Cifar(Images):
         for folder in (self.data, self.data / self.folder):
             if folder.is_dir() and all(path.is_file() for path in self.files(folder, "test")):
                 return folder
-        pickled = any((f / "data_batch_1").exists() or (f / "train").is_file() for f in (self.data, self.data / "x"))
+        inside = [self.data, *self.data.glob("cifar-*")]
+        pickled = any((f / "data_batch_1").exists() or (f / "train").is_file() for f in inside)
         hint = "; what is there looks like the pickled version, which is not read" if pickled else ""
         raise LabError(f"{self.data} has no {self.folder} with the binary version of {self.name}{hint}")
 
@@ -56,23 +57,27 @@ class Cifar(Images):
         files = self.files(folder, split)
         if not files:
             raise LabError(f"{folder} has no {split} data of {self.name}")
-        records = torch.cat([self._read(path) for path in files])
-        labels = records[:, self.label_bytes - 1].long()  # of CIFAR-100's two the fine one
-        if int(labels.max()) >= self.classes:
-            raise LabError(
-                f"{folder} is damaged: a label is {int(labels.max())}, {self.name} has {self.classes} classes"
-            )
-        images = records[:, self.label_bytes :].reshape(-1, 3, 32, 32)
+        read = {path: self._read(path) for path in files}
+        labels = torch.cat([self._labels(path, records) for path, records in read.items()])
+        images = torch.cat([records[:, self.label_bytes :] for records in read.values()]).reshape(-1, 3, 32, 32)
         return self.limited(images, labels) if split == "train" else (images, labels)
 
-    def _records(self, path: Path) -> int:
-        size, record = path.stat().st_size, self.label_bytes + _PIXELS
-        if size == 0 or size % record:
-            raise LabError(f"{path} is damaged or cut short: {size} bytes are not records of {record}")
-        return size // record
+    def _labels(self, path: Path, records: Tensor) -> Tensor:
+        labels = records[:, self.label_bytes - 1].long()  # of CIFAR-100's two the fine one
+        if int(labels.max()) >= self.classes:
+            raise LabError(f"{path} is damaged: a label is {int(labels.max())}, {self.name} has {self.classes} classes")
+        return labels
 
     def _read(self, path: Path) -> Tensor:
-        return torch.from_numpy(np.fromfile(path, dtype=np.uint8)).view(self._records(path), -1)
+        """The records of a file (N, bytes); what is not used of them is not read."""
+        record = self.label_bytes + _PIXELS
+        try:
+            size = path.stat().st_size
+            if size == 0 or size % record:
+                raise LabError(f"{path} is damaged or cut short: {size} bytes are not records of {record}")
+            return torch.from_numpy(np.memmap(path, np.uint8, "c")).view(-1, record)
+        except OSError as error:
+            raise LabError(f"{path} cannot be read: {error.strerror}") from None
 
 
 class Cifar10(Cifar):

@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
+from hashlib import sha256
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -39,6 +40,13 @@ class Classification(Task):
     def prepare(self) -> None:
         """Read the training data and split it."""
         _ = self._train, self._split
+
+    def facts(self) -> dict[str, Any]:
+        """How much training data there is, and a hash of it."""
+        digest = sha256()
+        for tensor in self._train:
+            digest.update(tensor.cpu().contiguous().view(torch.uint8).numpy().data)
+        return {"examples": len(self._train[1]), "hash": digest.hexdigest()}
 
     @cached_property
     def _train(self) -> tuple[Tensor, Tensor]:

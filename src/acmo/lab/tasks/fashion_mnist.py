@@ -38,10 +38,9 @@ class FashionMNIST(Images):
     )
 
     def prepare(self) -> None:
-        """Get the data, read what is for training, and see whether the test data is there."""
+        """Get the data, read what is for training, and see whether the test data is there and whole."""
         super().prepare()
-        for name in self.files:
-            self._path(name)
+        self.examples("test")
 
     def examples(self, split: Literal["train", "test"]) -> tuple[Tensor, Tensor]:
         """Images (N, 1, 32, 32) of bytes, and labels."""
