@@ -39,6 +39,7 @@ HF = ("hf_trainer.py", "--steps", "40", "--width", "32", "--layers", "2", "--out
 LIGHTNING = ("lightning.py", "--epochs", "4", "--output", "out")
 
 
+@pytest.mark.slow
 @needs("transformers", "accelerate")
 def test_hf_trainer_learns(tmp_path: Path):
     words = run(*HF, cwd=tmp_path).split()
@@ -48,6 +49,7 @@ def test_hf_trainer_learns(tmp_path: Path):
     assert (tmp_path / "out" / "checkpoint-20" / "optimizer.pt").exists()
 
 
+@pytest.mark.slow
 @needs("lightning", "sklearn")
 def test_lightning_runs_under_the_packages_own_name_and_learns(tmp_path: Path):
     last = run(*LIGHTNING, cwd=tmp_path).splitlines()[-1]
