@@ -229,7 +229,13 @@ def test_the_example_of_an_optimizer_of_ones_own_runs(acmo, tmp_path, monkeypatc
 
 def start(cwd: Path, *args: str, **options) -> subprocess.Popen:
     env = {**os.environ, "COLUMNS": "200"}
-    return subprocess.Popen([sys.executable, "-m", "acmo", *args], cwd=cwd, env=env, start_new_session=True, **options)
+    # What a shell starts with & ignores Ctrl-C, and so do its children: these tests would fail in the background.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        command = [sys.executable, "-m", "acmo", *args]
+        return subprocess.Popen(command, cwd=cwd, env=env, start_new_session=True, **options)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def wait_for(condition, seconds: float = 120) -> None:
