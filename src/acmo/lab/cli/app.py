@@ -2,7 +2,7 @@
 
 import typer
 
-from acmo.lab.cli import compare, gallery, listing, report, train
+from acmo.lab.cli import compare, gallery, listing, modules, report, train
 
 app = typer.Typer(
     name="acmo",
@@ -18,6 +18,8 @@ app.command("train")(train.train)
 app.command("report")(report.report)
 app.command("list")(listing.show)
 app.command("gallery")(gallery.gallery)
+for module in (modules.doctor, modules.bench, modules.theory):
+    app.command(module.__name__, context_settings=modules.PASS_ON)(module)
 
 
 @app.callback(invoke_without_command=True)
