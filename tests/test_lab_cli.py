@@ -209,6 +209,7 @@ def test_tune_shows_settings_in_order_and_reads_no_test_data(acmo, tmp_path):
     assert '"kind": "test"' not in "".join(p.read_text() for p in tmp_path.rglob("metrics.jsonl"))
 
 
+@pytest.mark.slow
 def test_the_example_of_an_optimizer_of_ones_own_runs(acmo, tmp_path, monkeypatch):
     shutil.copytree(EXAMPLE, tmp_path / "example")
     monkeypatch.chdir(tmp_path / "example")

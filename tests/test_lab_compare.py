@@ -192,6 +192,7 @@ def test_a_killed_worker_is_replaced_and_its_trial_done(tmp_path):
     assert summary["tasks"][0]["rows"][0]["test"]["n"] == 1
 
 
+@pytest.mark.slow
 def test_fixed_wd_gives_everyone_the_weight_decay_that_sgd_chose(tmp_path):
     values = {"protocol": "fixed-wd", "optimizers": ["sgd", "adamw"], "seeds": 1, "steps": 5}
     grids = {"all": {"lr": [0.1]}, "sgd": {"weight_decay": [0.0, 0.3]}}

@@ -158,6 +158,7 @@ def test_a_verdict_without_seeds_has_dashes():
         assert "0 of 0" not in shown.get()
 
 
+@pytest.mark.slow
 def test_the_shell_completes_names(tmp_path):
     code = "import sys; sys.argv[0] = 'acmo'; from acmo.lab.cli import main; main()"
 

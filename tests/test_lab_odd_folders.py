@@ -112,6 +112,7 @@ def home(tmp_path, monkeypatch) -> Path:
     return home
 
 
+@pytest.mark.slow
 def test_a_comparison_of_things_below_the_home_folder_goes_on_and_is_reported_on(home, tmp_path, monkeypatch, capsys):
     values = {"tasks": [f"{home}/own.py:Steady"], "optimizers": ["sgd", f"{home}/opt.py:Mine"], "seeds": 1, "epochs": 1}
     values["grids"] = {"sgd": {"lr": [0.1]}, f"{home}/opt.py:Mine": {"lr": [0.1]}}

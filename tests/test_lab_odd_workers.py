@@ -47,6 +47,7 @@ def compare(out: Path, **values) -> tuple[Compare, io.StringIO]:
     return Compare(plan, out, Store(sqlite_in(out)), workers=1, console=Console(file=shown, width=500)), shown
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_named_to_who_runs_the_comparison(tmp_path):
     values = {"optimizers": ["sgd"], "grids": {"sgd": {"lr": [0.1]}}}
     comparison, shown = compare(tmp_path, **values)
@@ -72,6 +73,7 @@ def test_algebra_that_fails_on_what_is_not_finite_is_divergence(tmp_path, own):
     assert "\n" not in result.reason
 
 
+@pytest.mark.slow
 def test_a_run_that_breaks_ends_the_comparison_with_a_sentence_that_names_it(tmp_path, own):
     out = tmp_path / "out"
     values = {"optimizers": ["sgd", f"{own}:Broken"], "grids": {"all": {"lr": [0.1]}}}

@@ -74,6 +74,7 @@ def test_the_table_says_what_the_summary_says(published):
     assert "Mean and 95 % interval over 5 seeds, differences paired by seed." in lines[-1]
 
 
+@pytest.mark.slow
 def test_a_published_folder_can_be_reported_on_and_published_again(published, tmp_path):
     _, target, _ = published
     copy = tmp_path / "copy"
@@ -159,6 +160,7 @@ def test_a_core_is_claimed_only_where_there_was_no_gpu(tmp_path):
     assert "each on one core" not in page(tmp_path / "p", [])
 
 
+@pytest.mark.slow
 def test_the_table_over_all_has_a_row_for_each_that_has_the_three(published, tmp_path):
     _, target, _ = published
     for name, optimizers, baselines in (

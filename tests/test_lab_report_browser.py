@@ -182,6 +182,7 @@ def test_a_large_comparison_is_under_12_MB_and_interactive_within_2_seconds(brow
     assert json.loads(browser.run("document.getElementById('data').textContent"))["plots"][0]["series"][0]["n"] == 4
 
 
+@pytest.mark.slow
 def test_more_than_ten_optimizers_have_lines_of_their_own_and_all_can_be_hidden(browser, tmp_path):
     names = [f"o{i}" for i in range(14)]
     contenders = [{"label": name, "optimizer": "acmo", "grid": {"lr": [0.1, 0.01, 0.001]}} for name in names]

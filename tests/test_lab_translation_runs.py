@@ -284,6 +284,7 @@ def dry_run(*args: str) -> str:
     ).stdout
 
 
+@pytest.mark.slow
 def test_a_task_named_alone_takes_the_preset_that_ships_for_it():
     assert "multi30k-ende:tiny: 28 runs of 400 steps" in dry_run()  # 7 x 3 learning rates, and a seed each
     assert "multi30k-ende:tiny: 8 runs of 9 steps" in dry_run("--optimizers", "acmo,sgd", "--steps", "9")

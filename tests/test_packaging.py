@@ -97,6 +97,7 @@ def test_import_takes_a_fraction_of_the_time_of_torch() -> None:
     assert float(run("\n".join(map(str.strip, code.splitlines())))) < 0.25
 
 
+@pytest.mark.slow
 def test_the_demo_trains_all_three_optimizers() -> None:
     demo = [sys.executable, str(ROOT / "examples" / "digits.py"), "--epochs", "2"]
     done = subprocess.run(demo, capture_output=True, text=True, check=False, env={**os.environ, "COLUMNS": "120"})
