@@ -122,7 +122,9 @@ def verdict(task: Row) -> list[str]:
     n = len(task["seeds"])
     lines += [
         "",
-        f"Mean and 95 % interval over {words.count(n, 'seed')}" + (", differences paired by seed." if others else "."),
+        "One seed, so no interval."
+        if n == 1
+        else f"Mean and 95 % interval over {n} seeds" + (", differences paired by seed." if others else "."),
     ]
     if task["target"]["score"] is not None:
         setters = words.listing([_text(titles.get(label, label)) for label in task["target"]["from"]])
