@@ -7,7 +7,6 @@ import io
 import json
 import math
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -23,10 +22,10 @@ pytest.importorskip("matplotlib")
 
 import matplotlib as mpl
 from browser import CHROMIUM, ENABLE, Browser
+from lab_command import run_command
 from oracle import Oracle
 
 from acmo import ACMo
-from acmo.lab.cli import main
 from acmo.lab.gallery import canvas, geometry, page, paths, write
 from acmo.lab.gallery.surfaces import SURFACES
 from acmo.lab.report import figures
@@ -340,21 +339,12 @@ def test_a_name_hides_its_paths_and_shows_them_again(browser):
 # The command
 
 
+acmo = run_command
+
+
 @pytest.fixture
-def command(monkeypatch, capsys, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
-    before = signal.getsignal(signal.SIGTERM)
-
-    def run(*args: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["acmo", "gallery", *args])
-        with pytest.raises(SystemExit) as end:
-            main()
-        out, err = capsys.readouterr()
-        return end.value.code or 0, out, err
-
-    yield run
-    signal.signal(signal.SIGTERM, before)
+def command(acmo):
+    return lambda *args: acmo("gallery", *args)
 
 
 def test_the_command_writes_the_files_and_names_them(command, tmp_path):
