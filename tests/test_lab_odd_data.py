@@ -45,7 +45,9 @@ def test_the_pickled_version_is_recognised_in_its_own_folder_too(tmp_path, name,
         find_task(name, tmp_path).prepare()
 
 
-@pytest.mark.parametrize("content", [b"", gzip.compress(b"x"), idx(np.full(20, 99, np.uint8))])
+@pytest.mark.parametrize(
+    "content", [b"", gzip.compress(b"x"), idx(np.full(20, 99, np.uint8))], ids=["empty", "zipped", "labels of 99"]
+)
 def test_damaged_test_data_of_fashion_mnist_is_said_before_training(tmp_path, fashion, content):
     for name, good in fashion.items():
         (tmp_path / name).write_bytes(content if name == "t10k-labels-idx1-ubyte" else good)
