@@ -30,7 +30,7 @@ test-all: $(VENV)/.dev  ## the tests that are slow by nature
 lint: $(VENV)/.dev  ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers auto
 
 docs: $(VENV)/.docs  ## build the documentation into site/; open site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict

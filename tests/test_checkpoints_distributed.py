@@ -25,7 +25,7 @@ from torch.distributed.tensor import DTensor
 from acmo import ACMo
 
 BAD, HALF, END = 3, 5, 10  # a NaN on the way, the checkpoint, the end
-RESUMED = (1, 2, 4)
+RESUMED = (1, 2, pytest.param(4, marks=pytest.mark.slow))
 FULL = {"psi": "sqrt", "weight_decay": 0.1, "max_grad_norm": 3.0}  # decay of line 3: coupled
 FLAT = {1: "fsdp", 2: "fsdp", 4: "fsdp"}
 WAYS = ("files", "everywhere", "from rank 0")  # how a state comes back: DCP's files, or whole, on all ranks or on one
@@ -136,7 +136,7 @@ def runs(folder: Path) -> list[dict[str, Any]]:
     return run_ranks(2, unbroken, CASES, str(folder))
 
 
-@pytest.fixture(scope="module", params=RESUMED, ids="{} ranks".format)
+@pytest.fixture(scope="module", params=RESUMED, ids=["1 rank", "2 ranks", "4 ranks"])
 def resumptions(request: pytest.FixtureRequest, folder: Path, runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return run_ranks(request.param, resumed, CASES, str(folder), {name: runs[0][name]["half"] for name in CASES})
 

@@ -2,7 +2,10 @@
 
 import json
 import re
+import shutil
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -141,23 +144,25 @@ def test_names_are_text_and_secrets_are_none(tmp_path):
             assert secret not in content, (path.name, secret)
 
 
-def test_the_head_of_a_shipped_preset_is_told(tmp_path):
-    for i, given in enumerate((["--preset", "evidence/digits"], ["--preset=evidence/digits.toml"])):
-        folder = write_comparison(tmp_path / str(i), command=["acmo", "compare", *given])
-        sum_up(folder)
-        publish(folder, tmp_path / f"p{i}")
-        assert "Does the whole method work" in (tmp_path / f"p{i}" / "README.md").read_text()
+def told(published: Path, tmp_path: Path, **provenance: Any) -> str:
+    """The page of what was published, had its provenance been another."""
+    copy = shutil.copytree(published, tmp_path / "copy", dirs_exist_ok=True)
+    stored = json.loads((copy / "comparison.json").read_text())
+    stored["provenance"] |= provenance
+    (copy / "comparison.json").write_text(json.dumps(stored))
+    return page(copy, [])
 
 
-def test_a_core_is_claimed_only_where_there_was_no_gpu(tmp_path):
-    folder = write_comparison(tmp_path / "c")
-    sum_up(folder)
-    publish(folder, tmp_path / "p")
-    assert "of training in all, each on one core." in (tmp_path / "p" / "README.md").read_text()
-    stored = json.loads((tmp_path / "p" / "comparison.json").read_text())
-    stored["provenance"]["machine"]["gpus"] = ["H100"]
-    (tmp_path / "p" / "comparison.json").write_text(json.dumps(stored))
-    assert "each on one core" not in page(tmp_path / "p", [])
+def test_the_head_of_a_shipped_preset_is_told(published, tmp_path):
+    for given in (["--preset", "evidence/digits"], ["--preset=evidence/digits.toml"]):
+        text = told(published[1], tmp_path, command=["acmo", "compare", *given])
+        assert "Does the whole method work" in text
+    assert "Does the whole method work" not in told(published[1], tmp_path, command=["acmo", "compare", "digits"])
+
+
+def test_a_core_is_claimed_only_where_there_was_no_gpu(published, tmp_path):
+    assert "of training in all, each on one core." in (published[1] / "README.md").read_text()
+    assert "each on one core" not in told(published[1], tmp_path, machine={"gpus": ["H100"]})
 
 
 @pytest.mark.slow

@@ -47,7 +47,7 @@ def in_ranks(world: int, config: RunConfig, folder: Path) -> list[str]:
     return [out for out, _ in outputs]
 
 
-@pytest.mark.parametrize("task", ["Steady", "Words"])
+@pytest.mark.parametrize("task", ["Steady", pytest.param("Words", marks=pytest.mark.slow)])
 def test_two_ranks_equal_one_with_the_same_global_batch(tmp_path, task):
     # 189 = 9 * 20 + 9, cut in two: the ranks' shares differ. With clipping, since a norm must be of the whole gradient.
     what = config(task, keep_checkpoints=True, max_grad_norm=0.5, checkpoint_every="15it", phase="final")

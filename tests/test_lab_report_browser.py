@@ -161,6 +161,7 @@ def test_a_page_about_little_is_a_page(browser, tmp_path, state):
     assert browser.run("document.querySelector('.note').innerText.length") > 20
 
 
+@pytest.mark.slow
 def test_a_large_comparison_is_under_12_MB_and_interactive_within_2_seconds(browser, tmp_path):
     rates = [0.3, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001, 0.0005]
     write_comparison(tmp_path, PAPER, rates, seeds=4, epochs=200, every_seed=True)

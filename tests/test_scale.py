@@ -126,6 +126,7 @@ def run_the_page() -> str:
     return out.getvalue()
 
 
+@pytest.mark.slow
 def test_the_blocks_run_in_order_and_print_the_errors_that_the_page_shows():
     errors = [text.strip() for text in re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)]
     assert len(errors) == 2

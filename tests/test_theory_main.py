@@ -49,6 +49,7 @@ def test_the_three_figures_are_written(tmp_path: Path) -> None:
     assert all(p.read_bytes().startswith(b"\x89PNG") for p in made)
 
 
+@pytest.mark.slow
 def test_a_short_run_has_its_table_and_its_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for module in HEAVY:
         pytest.importorskip(module)
