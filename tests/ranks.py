@@ -28,6 +28,8 @@ import torch.distributed as dist
 PRELOADED = [
     "torch.distributed.fsdp",
     "torch.distributed.checkpoint.state_dict",
+    "torch.distributed.optim",
+    "torch.distributed.tensor.parallel",
     "torch._dynamo",  # every optimizer imports it when it is built
     "sklearn.datasets",
     "pytest",

@@ -41,20 +41,27 @@ LIGHTNING = ("lightning.py", "--epochs", "4", "--output", "out")
 
 @pytest.mark.slow
 @needs("transformers", "accelerate")
-def test_hf_trainer_learns(tmp_path: Path):
-    words = run(*HF, cwd=tmp_path).split()
+def test_hf_trainer_learns_and_resumed_prints_the_very_same(tmp_path: Path):
+    lines = run(*HF, cwd=tmp_path).splitlines()
+    words = lines[-1].split()
     before, after = float(words[words.index("untrained,") - 1]), float(words[words.index("untrained,") + 1])
     assert after < 0.7 * before
     assert words[-2:] == ["40", "steps"]
     assert (tmp_path / "out" / "checkpoint-20" / "optimizer.pt").exists()
+    shutil.rmtree(tmp_path / "out" / "checkpoint-40")  # as if it had been stopped on the way
+    resumed = run(*HF, "--resume", cwd=tmp_path).splitlines()
+    assert resumed == lines[-len(resumed) :]
+    assert len(resumed) == 6  # of ten lines with losses, the five after checkpoint 20; and the last
 
 
 @pytest.mark.slow
 @needs("lightning", "sklearn")
-def test_lightning_runs_under_the_packages_own_name_and_learns(tmp_path: Path):
+def test_lightning_runs_under_the_packages_own_name_learns_and_resumed_ends_with_the_very_same(tmp_path: Path):
     last = run(*LIGHTNING, cwd=tmp_path).splitlines()[-1]
     assert "after 4 epochs, 92 steps" in last
     assert float(last.split()[-1].rstrip("%")) > 85
+    resume = ("--resume", str(tmp_path / "out" / "epoch=1.ckpt"))
+    assert run(*LIGHTNING, *resume, cwd=tmp_path).splitlines()[-1] == last
 
 
 @pytest.mark.slow
@@ -97,24 +104,6 @@ def test_both_classifiers_beat_chance_and_the_first_part_learns(tmp_path: Path):
     assert min(scratch, tuned) > largest + 15
     (matching,) = re.findall(r"loss ([\d.]+); by chance", "\n".join(lines))
     assert float(matching) < 0.5 * math.log(64)
-
-
-@pytest.mark.slow
-@needs("transformers", "accelerate")
-def test_hf_trainer_resumed_prints_the_very_same(tmp_path: Path):
-    lines = run(*HF, cwd=tmp_path).splitlines()
-    shutil.rmtree(tmp_path / "out" / "checkpoint-40")  # as if it had been stopped on the way
-    resumed = run(*HF, "--resume", cwd=tmp_path).splitlines()
-    assert resumed == lines[-len(resumed) :]
-    assert len(resumed) == 6  # of ten lines with losses, the five after checkpoint 20; and the last
-
-
-@pytest.mark.slow
-@needs("lightning", "sklearn")
-def test_lightning_resumed_ends_with_the_very_same(tmp_path: Path):
-    last = run(*LIGHTNING, cwd=tmp_path).splitlines()[-1]
-    resume = ("--resume", str(tmp_path / "out" / "epoch=1.ckpt"))
-    assert run(*LIGHTNING, *resume, cwd=tmp_path).splitlines()[-1] == last
 
 
 def test_the_table_of_examples_has_every_example():
