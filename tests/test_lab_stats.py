@@ -125,6 +125,13 @@ def test_edges_are_flagged_but_not_zero_nor_what_has_no_order():
     assert edges({"lr": 0.001}, grid) == ["lr=0.001 is the least tried"]
 
 
+def test_a_rate_drawn_between_the_extremes_is_flagged_near_them():
+    grid = {"lr": [1.0, 0.1, 0.01]}
+    assert edges({"lr": 0.0124}, grid) == ["lr=0.0124 is near the least tried"]
+    assert edges({"lr": 0.81}, grid) == ["lr=0.81 is near the greatest tried"]
+    assert edges({"lr": 0.0127}, grid) == edges({"lr": 0.3}, grid) == edges({"lr": 0.79}, grid) == []
+
+
 def test_ranks_are_shared_by_equals_and_missing_without_a_score():
     assert ranks({"a": 0.9, "b": 0.9, "c": 0.5, "d": None}) == {"a": 1, "b": 1, "c": 3, "d": None}
     assert ranks({"a": 0.9, "b": 0.5}, best="min") == {"a": 2, "b": 1}

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import combinations_with_replacement
-from math import comb, factorial, isfinite, prod, sqrt
+from math import comb, factorial, isfinite, log, prod, sqrt
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -164,14 +164,20 @@ def edges(chosen: Mapping[str, Any], grid: Mapping[str, Sequence[Any]]) -> list[
     """The options whose best value is the least or the greatest that was tried: a wider grid might do better.
 
     Zero is no edge (nothing lies below a weight decay of 0), nor is a value of a grid without order, nor the only one.
+    A learning rate that was drawn between the grid's extremes is at the edge in the outer 5 % of its decades.
     """
     flagged = []
     for option, values in grid.items():
         value = chosen.get(option)
         if len(values) < 2 or not all(_is_number(v) for v in (*values, value)):
             continue
-        if value in (min(values), max(values)) and value != 0:
-            flagged.append(f"{option}={value:g} is the {'least' if value == min(values) else 'greatest'} tried")
+        low, high = min(values), max(values)
+        if value in (low, high) and value != 0:
+            flagged.append(f"{option}={value:g} is the {'least' if value == low else 'greatest'} tried")
+        elif value not in values and 0 < low < value < high:
+            place = log(value / low) / log(high / low)
+            if not 0.05 <= place <= 0.95:
+                flagged.append(f"{option}={value:g} is near the {'least' if place < 0.5 else 'greatest'} tried")
     return flagged
 
 
