@@ -6,6 +6,7 @@ import io
 import struct
 import tarfile
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from http.server import HTTPServer, SimpleHTTPRequestHandler
 from pathlib import Path
 
@@ -141,6 +142,14 @@ def cache(tmp_path, monkeypatch) -> Path:
 def serve(site, name: str, content: bytes) -> tuple[str, str]:
     (site.folder / name).write_bytes(content)
     return f"{site.url}/{name}", hashlib.md5(content).hexdigest()
+
+
+def test_of_many_that_want_a_file_one_downloads_it(site, cache):
+    url, md5 = serve(site, "large.bin", bytes(2_000_000))
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: downloads.fetch(url, md5), range(4)))
+    assert found == [cache / "large.bin"] * 4
+    assert site.asked == ["/large.bin"]
 
 
 def archive(folder: Path, *more: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, and the sentence for a disk that is full."""
+"""Files that are there whole or not at all, locks on them, and the sentence for a disk that is full."""
 
 import errno
 import json
@@ -74,3 +74,25 @@ def explained(path: Path) -> Iterator[None]:
                 "make room and start the same again, it goes on from its last checkpoint"
             ) from error
         raise LabError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a lock file, made where it is missing; wait for whoever holds it. Dying gives it back."""
+    with explained(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("a")
+    with file:
+        _take(file.fileno())
+        yield
+
+
+def _take(file: int) -> None:
+    try:
+        import fcntl
+    except ImportError:  # Windows; tries for ten seconds, then says so
+        import msvcrt
+
+        msvcrt.locking(file, msvcrt.LK_LOCK, 1)  # type: ignore[attr-defined]
+    else:
+        fcntl.flock(file, fcntl.LOCK_EX)

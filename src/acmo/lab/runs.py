@@ -22,11 +22,6 @@ from acmo.lab.tasks import find_task
 from acmo.lab.tasks.base import Task
 from acmo.lab.training import Progress, Training
 
-try:
-    import fcntl
-except ImportError:  # pragma: no cover  Windows: two processes in one folder are then up to the user
-    fcntl = None  # type: ignore[assignment]
-
 # Saving takes no more than a fiftieth of the time, however large the model.
 _SAVING_SHARE = 50
 
@@ -74,7 +69,7 @@ def run(config: RunConfig, folder: Path, progress: Callable[[Progress], None] | 
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     ranks = Ranks(pick_device(config.device))
-    with _locked(folder) if ranks.first else _nothing(), randomness.deterministic(config.deterministic):
+    with atomic.locked(folder / ".lock") if ranks.first else _nothing(), randomness.deterministic(config.deterministic):
         done = _told_result(ranks, folder)
         if done is not None:
             if ranks.first and _stored(folder).get("config", {}).get("data") != _where(config):
@@ -243,18 +238,6 @@ def _told_result(ranks: Ranks, folder: Path) -> Result | None:
     mine = Result.read(folder) if ranks.first else None
     told = ranks.tell(None if mine is None else json.dumps(asdict(mine)).encode())
     return None if told is None else Result(**json.loads(told))
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Be the only process in a run's folder; wait for another one to leave."""
-    with atomic.explained(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / ".lock").open("w")
-    with file:  # closing it, or dying, gives the lock back
-        if fcntl is not None:
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 @contextmanager

@@ -1,6 +1,5 @@
 """Where studies are kept: SQLite in the output folder, or a database that many machines share; and its lock."""
 
-import os
 import re
 import warnings
 from collections.abc import Iterator
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, quote_plus, unquote
 
+from acmo.lab import atomic
 from acmo.lab.errors import LabError, missing_extra
 
 _LOCK_KEY = 0x61636D6F  # "acmo": the advisory lock's number in PostgreSQL, its name in MySQL
@@ -68,7 +68,7 @@ class Store:
         """Keep all other processes that use this database, on any machine, out until the end; a dead holder lets go."""
         dialect = self._dialect()
         if dialect == "sqlite":
-            with _file_lock(self._sqlite_path().with_suffix(".lock")):
+            with atomic.locked(self._sqlite_path().with_suffix(".lock")):
                 yield
             return
         import sqlalchemy
@@ -189,28 +189,3 @@ def _as_a_word(secret: str) -> str:
     before = r"(?<![A-Za-z0-9])" if secret[0].isalnum() else ""
     after = r"(?![A-Za-z0-9])" if secret[-1].isalnum() else ""
     return before + re.escape(secret) + after
-
-
-@contextmanager
-def _file_lock(path: Path) -> Iterator[None]:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    except OSError as error:
-        raise LabError(f"{path} cannot be written: {error.strerror}") from None
-    try:
-        _take(file)
-        yield
-    finally:
-        os.close(file)
-
-
-def _take(file: int) -> None:
-    try:
-        import fcntl
-    except ImportError:  # Windows; tries for ten seconds, then says so
-        import msvcrt
-
-        msvcrt.locking(file, msvcrt.LK_LOCK, 1)  # type: ignore[attr-defined]
-    else:
-        fcntl.flock(file, fcntl.LOCK_EX)

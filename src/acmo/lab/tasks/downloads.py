@@ -7,9 +7,11 @@ import shutil
 import sys
 import tarfile
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+from acmo.lab.atomic import locked
 from acmo.lab.errors import LabError, missing_extra
 
 
@@ -28,12 +30,14 @@ def fetch(url: str, checksum: str) -> Path:
     pooch = _pooch()
     pooch.get_logger().setLevel(logging.WARNING)
     kind, _, digest = checksum.rpartition(":")
-    kind = kind or "md5"
+    kind, name = kind or "md5", url.rpartition("/")[2]
     try:
-        with _Bar(url) as bar:
+        waits = nullcontext() if (cache() / name).exists() else locked(cache() / f".{name}.lock")
+        with waits, _Bar(url) as bar:  # of many ranks, one downloads
             downloader = pooch.HTTPDownloader(progressbar=bar, timeout=60)
-            name = url.rpartition("/")[2]
             found = pooch.retrieve(url, f"{kind}:{digest}", fname=name, path=cache(), downloader=downloader)
+    except LabError:
+        raise
     except ValueError as error:  # what pooch says of a checksum
         raise LabError(f"what came from {url} is damaged or another file: its {kind} is not {digest}") from error
     except Exception as error:  # of requests, urllib3 and the system

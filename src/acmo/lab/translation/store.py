@@ -11,7 +11,6 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -19,15 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from acmo.lab.atomic import explained, sync_folder
+from acmo.lab.atomic import explained, locked, sync_folder
 from acmo.lab.errors import LabError
 from acmo.lab.translation import bpe
 from acmo.lab.translation.corpus import Text
-
-try:
-    import fcntl
-except ImportError:  # pragma: no cover  Windows: two processes may both do the work, and one wins
-    fcntl = None  # type: ignore[assignment]
 
 FORMAT = 2  # to be raised whenever the same input gives other files
 _CHUNK = 20_000  # pairs in memory at a time
@@ -118,15 +112,12 @@ def prepared(
     folder = cache / key
     if folder.is_dir():
         return Store(folder), False
-    with explained(cache):
-        cache.mkdir(parents=True, exist_ok=True)
-    with _locked(cache / f".{key}.lock"):
+    with locked(cache / f".{key}.lock"):
         if folder.is_dir():  # another process was at it
             return Store(folder), False
         print(f"cutting {_named(texts)} into tokens; this is done once", file=sys.stderr)
-        if fcntl is not None:  # no one else is at it, so what is there is of one that was killed
-            for left in cache.glob(f".making-{key}-*"):
-                shutil.rmtree(left, ignore_errors=True)
+        for left in cache.glob(f".making-{key}-*"):  # no one else is at it: it is of one that was killed
+            shutil.rmtree(left, ignore_errors=True)
         part = Path(tempfile.mkdtemp(prefix=f".making-{key}-", dir=cache))
         try:
             with explained(folder):
@@ -235,14 +226,3 @@ def _kept(
         else:
             counts.kept += 1
             yield pair
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with explained(path):
-        file = path.open("w")
-    with file:
-        if fcntl is not None:
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-    path.unlink(missing_ok=True)
