@@ -78,6 +78,8 @@ def write_run(
             lines.append({"kind": "sample", **at, "split": "valid", **said})
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     valid = {"loss": 2.5 / epochs, metric: top * (1 - 0.5**epochs)}
+    if metric == "bleu":
+        valid |= {"bleu_signature": "nrefs:1|tok:13a", "decoding": "greedy", "translated": 1014}
     result = {"status": "finished", "phase": "final" if seed else "tune", "valid": valid, "best_valid": valid,
               "test": {"loss": 1.0, metric: 0.99 * top} if seed else None, "steps": 20 * epochs, "epochs": epochs,
               "seconds": 0.25 * epochs, "ms_per_step_optimizer": 0.1 * (3 - place % 3),

@@ -169,6 +169,7 @@ def test_translation_brings_curves_and_sentences(tmp_path):
     assert "Validation BLEU" in text
     assert "Validation loss" in text
     assert "source a dog reference ein Hund" in text
+    assert "BLEU is sacrebleu's, nrefs:1|tok:13a, in the validation of 1,014 sentences (greedy)." in text
     assert "ACMo acmo 10" in text
     assert "Sentences" not in text_of(page_of(write_comparison(tmp_path / "images")))
 

@@ -96,6 +96,7 @@ def _task(plan: Plan, task: str, rows: list[Row], metric: str, best: Any) -> dic
         "seeds": plan.final_seeds(),
         "target": {"score": target, "split": "valid", "from": sorted(label for label, e in ends.items() if e)},
         "budget_split": "test" if plan.test_every_setting else "valid",
+        "counted": {split: how for split in ("valid", "test") if (how := _counted(rows, split))},
         "rows": table,
     }
 
@@ -147,6 +148,12 @@ def _edges(plan: Plan, contender: Contender, pick: Row | None, decay: float | No
     if pick is None:
         return []
     return stats.edges(pick["settings"], grid_of(plan, contender, None if contender.label == "sgd-momentum" else decay))
+
+
+def _counted(rows: Iterable[Row], split: str) -> dict[str, Any] | None:
+    """How BLEU was counted: no two ways of it can be compared."""
+    values: dict[str, Any] = next((r[split] for r in rows if "bleu_signature" in (r.get(split) or {})), {})
+    return {key: values[key] for key in ("bleu_signature", "decoding", "translated") if key in values} or None
 
 
 def _diverged(rows: Iterable[Row]) -> int:

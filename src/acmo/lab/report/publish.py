@@ -131,6 +131,7 @@ def verdict(task: Row) -> list[str]:
         lines[-1] += f" The target is {words.score(task['target']['score'], metric)} in validation, set from {setters}."
     if task["weight_decay"] is not None:
         lines[-1] += f" Weight decay is {task['weight_decay']:g} for all, the best for SGD-momentum."
+    lines[-1] += words.counted(task.get("counted"))
     return lines
 
 

@@ -32,7 +32,7 @@ def verdict(task: Row) -> str:
     missing = [r["title"] for r in rows if r["rank"] is None]
     if missing:
         text += f" Without a score: {words.listing(missing)}."
-    return text
+    return text + words.counted(task.get("counted"))
 
 
 def _against(title: str, rows: Sequence[Row], other: str) -> str:

@@ -1,7 +1,7 @@
 """Numbers and lists as a reader wants them."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +71,15 @@ def listing(words: Sequence[str], limit: int = 8) -> str:
     if len(words) > limit:
         words = [*words[: limit - 1], f"{len(words) - limit + 1} others"]
     return " and ".join(part for part in (", ".join(words[:-1]), *words[-1:]) if part)
+
+
+def counted(found: Mapping[str, Any] | None) -> str:
+    """How BLEU was counted, as a sentence; nothing for other scores."""
+    if not found:
+        return ""
+    where = {"valid": "validation", "test": "test"}
+    ways = [f"in the {where[s]} of {how['translated']:,} sentences ({how['decoding']})" for s, how in found.items()]
+    return f" BLEU is sacrebleu's, {next(iter(found.values()))['bleu_signature']}, {listing(ways)}."
 
 
 def without_secrets(value: Any) -> Any:
