@@ -85,9 +85,11 @@ def _say(result: Any, folder: Path) -> None:
 
 
 def _console(quiet: bool) -> Any:
-    from rich.console import Console
+    from rich import get_console
 
-    return Console(quiet=quiet)
+    console = get_console()
+    console.quiet = quiet
+    return console
 
 
 class _Shown:

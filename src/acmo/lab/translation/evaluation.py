@@ -1,6 +1,5 @@
 """How good a model is on held-out sentences: loss a token and a sentence, and BLEU."""
 
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -101,8 +100,8 @@ def _cut(line: list[int], longest: int) -> list[int]:
 
 def _shown(groups: list[list[int]]) -> Iterator[list[int]]:
     """The groups, with a bar where someone looks: a beam search over thousands of sentences takes minutes."""
-    from rich.console import Console
+    from rich import get_console
     from rich.progress import track
 
-    terminal = sys.stderr.isatty()
-    yield from track(groups, "translating", console=Console(stderr=True), transient=True, disable=not terminal)
+    console = get_console()  # that of `acmo train`, whose own bar this one goes below
+    yield from track(groups, "translating", console=console, transient=True, disable=not console.is_terminal)
