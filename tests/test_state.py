@@ -119,6 +119,20 @@ def test_sgds_state_dict_loads_and_training_goes_on(psi: str, backend: Backend):
 
 
 @every_backend
+@pytest.mark.parametrize("theirs", [{"foreach": False}, {"foreach": True}, {"fused": True}])
+def test_sgds_choice_of_a_backend_is_not_taken_over(theirs: dict[str, bool], backend: Backend):
+    p = torch.ones(3, requires_grad=True)
+    sgd = torch.optim.SGD([p], lr=0.1, momentum=0.9, **theirs)
+    walk([p], sgd, 0, 2)
+    opt = acmo.ACMo([p], **backend)
+    serves = opt._backend()
+    state = sgd.state_dict()
+    opt.load_state_dict(state)
+    assert opt._backend() is serves
+    assert {key: state["param_groups"][0][key] for key in theirs} == theirs  # what was given stays as it was
+
+
+@every_backend
 def test_the_state_of_sgd_without_momentum_loads_too(backend: Backend):
     p = torch.ones(3, requires_grad=True)
     sgd = torch.optim.SGD([p], lr=0.1)

@@ -197,6 +197,11 @@ def dtype_name(dtype: torch.dtype | None) -> str | None:
 
 
 def typed(group: dict[str, Any]) -> dict[str, Any]:
-    """A saved group with its dtype as torch's: a copy, for the state that was given must stay as it is."""
+    """A saved group with its dtype as torch's: a copy, for the state that was given must stay as it is.
+
+    SGD's choice of a backend is left out: its fused kernel serves where ours does not, and ours has another name.
+    """
+    if "nesterov" in group:
+        group = {key: value for key, value in group.items() if key not in ("foreach", "fused")}
     name = group.get("momentum_dtype")
     return {**group, "momentum_dtype": getattr(torch, name, name)} if isinstance(name, str) else group
