@@ -1,4 +1,4 @@
-"""What the lab's loop costs over a bare PyTorch loop on the same task: at most 5 %.
+"""What the lab's loop costs over a bare PyTorch loop on the same task; our limit is 5 %.
 
 Both train the same net on the same batches, with the same augmentation, and validate after each epoch; the lab also
 writes its lines, its telemetry, its result and, every 30 s, a checkpoint. One process, interleaved rounds, one thread.

@@ -156,7 +156,7 @@ def acmo(
     r"""Angle-calibrated moment method: one moment, scaled at every step to the length of the gradient.
 
     .. math::
-      m_t = g_t + \beta \frac{\|g_t\|}{\|m_{t-1}\| + \delta} m_{t-1}, \qquad \theta_t = \theta_{t-1} - \alpha m_t
+      m_t = g_t + \beta \frac{\|g_t\|}{\|m_{t-1}\| + \delta} m_{t-1}, \qquad \theta_{t+1} = \theta_t - \alpha m_t
 
     A chain of `clip_by_grad_norm`, `scale_by_acmo`, `optax.scale_by_learning_rate`, and `optax.add_decayed_weights`
     before (coupled) or after (decoupled) the second. A skipped step leaves the parameters as they are, while a

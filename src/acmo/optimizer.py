@@ -40,7 +40,7 @@ class ACMo(Optimizer):
     r"""Angle-calibrated moment method: one moment, scaled at every step to the length of the gradient.
 
     .. math::
-        m_t = g_t + \beta \frac{\|g_t\|}{\|m_{t-1}\| + \delta} m_{t-1}, \qquad \theta_t = \theta_{t-1} - \alpha m_t
+        m_t = g_t + \beta \frac{\|g_t\|}{\|m_{t-1}\| + \delta} m_{t-1}, \qquad \theta_{t+1} = \theta_t - \alpha m_t
 
     The moment never outweighs the gradient, so the step never points uphill on the current batch, and it leans towards
     the last step as far as that allows; the state is that of SGD-momentum. Norms are of all parameters together, as in
