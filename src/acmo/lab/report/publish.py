@@ -44,7 +44,9 @@ def publish(folder: Path, target: Path) -> list[Path]:
         )
     with atomic.explained(target):
         target.mkdir(parents=True, exist_ok=True)
-    head = {"config": found.plan, "scores": found.scores, "provenance": found.provenance}
+    command = found.provenance.get("command") or []  # where the program lies is nobody's business
+    stated = {**found.provenance, "command": [*(Path(word).name for word in command[:1]), *command[1:]]}
+    head = {"config": found.plan, "scores": found.scores, "provenance": stated}
     runs = [{key: value for key, value in run.items() if key != "folder"} for run in found.runs]
     head, runs = words.without_secrets(head), words.without_secrets(runs)
     atomic.write_json(target / "comparison.json", head)
