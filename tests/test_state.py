@@ -219,7 +219,7 @@ def test_asking_for_the_state_of_a_fresh_optimizer_leaves_it_fresh(decoupled: bo
         assert torch.equal(p, q)
         assert not opt.state[p]["momentum_buffer"].any()
         assert float(opt.state[p]["step"]) == 0
-    assert opt.param_groups[0]["lr"] == 0.1
+    assert opt.param_groups[0]["lr"] == 0.3
     walk(list(asked.parameters()), opt, 0, 3)
     walk(list(left.parameters()), other, 0, 3)
     assert all(torch.equal(p, q) for p, q in zip(asked.parameters(), left.parameters(), strict=True))

@@ -86,7 +86,7 @@ class ACMo(Optimizer):
     def __init__(
         self,
         params: ParamsT,
-        lr: float | Tensor = 0.1,
+        lr: float | Tensor = 0.3,
         momentum: float = 0.9,
         delta: float = 1e-8,
         weight_decay: float = 0.0,
