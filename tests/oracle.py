@@ -15,7 +15,7 @@ Array = np.ndarray
 Index = tuple[int, int]  # (group, parameter within the group)
 
 GROUP_DEFAULTS: dict[str, Any] = {
-    "lr": 0.1,
+    "lr": 0.3,
     "momentum": 0.9,
     "delta": 1e-8,
     "weight_decay": 0.0,
