@@ -141,6 +141,7 @@ def test_batches_fit_the_limit_and_hold_the_anchors_each() -> None:
     assert {FUSED, CLIPPED, ADAMW_CLIPPED} <= {c.name for c in batches[0]}  # the targets compare them
 
 
+@pytest.mark.slow
 def test_a_set_in_batches_has_every_row_once_against_its_own_batch() -> None:
     chosen = contenders()
     result = measure_set(SMALL, chosen, 2, limit=0.0)

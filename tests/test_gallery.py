@@ -192,6 +192,7 @@ def test_the_geometry_is_a_step_of_acmo():
     assert (g + 0.9 * before) @ g < 0
 
 
+@pytest.mark.slow
 def test_the_same_seed_draws_the_same_bytes(drawn, tmp_path):
     for path in write(tmp_path, 30, 1):
         assert path.read_bytes() == (drawn / path.name).read_bytes(), path.name

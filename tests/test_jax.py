@@ -390,7 +390,8 @@ def in_a_process_of_its_own(*arguments: str, devices: int) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("devices", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", [2, 4])
 def test_sharded_arrays_step_as_unsharded_ones_do(devices: int):
     assert in_a_process_of_its_own("sharded", devices=devices) == f"ok on {devices} devices\n"
 

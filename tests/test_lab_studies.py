@@ -123,6 +123,7 @@ def test_the_trial_of_a_worker_that_was_killed_is_tried_again(tmp_path):
     assert found.counts() == {"all": 1, "done": 1, "running": 0, "waiting": 0}
 
 
+@pytest.mark.slow
 def test_a_trial_that_gives_signs_of_life_is_left_alone(tmp_path):
     found = studies(tmp_path, spec([{"lr": 0.1}]), heartbeat=1, grace=2)
     claim = found.claim()

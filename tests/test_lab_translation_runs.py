@@ -91,7 +91,9 @@ def _in_a_rank(text: str, folder: str) -> float:
     return run(RunConfig.model_validate_json(text), Path(folder)).valid["loss"]
 
 
-@pytest.mark.parametrize(("world", "accumulate"), [(2, 1), (1, 4), pytest.param(4, 1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("world", "accumulate"), [(1, 4), *(pytest.param(ranks, 1, marks=pytest.mark.slow) for ranks in (2, 4))]
+)
 def test_ranks_and_parts_equal_one_rank_with_the_same_global_batch(tmp_path, uneven, world, accumulate):
     """The loss is divided by the global number of target tokens, however they are spread."""
     data, parts = uneven, world * accumulate
