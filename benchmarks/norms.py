@@ -1,4 +1,4 @@
-"""Why `acmo.norms` sums squares by rows of 1,024 on the CPU: precision and speed of the ways there are.
+"""Why the foreach backend sums squares by rows of 1,024 on the CPU: precision and speed of the ways there are.
 
 python benchmarks/norms.py [millions of entries]
 """
@@ -12,7 +12,7 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from acmo.norms import squares
+from acmo.backends.foreach import sum_squares
 
 Way = Callable[[Tensor], Tensor]
 
@@ -35,7 +35,7 @@ WAYS: dict[str, Way] = {
     "_foreach_norm, dtype=float64": lambda x: torch._foreach_norm([x], 2, torch.float64)[0].square(),
     "vector_norm, rows of 1,024": rows,
     "vector_norm, dtype=float64": lambda x: torch.linalg.vector_norm(x, dtype=torch.float64).square(),
-    "acmo.norms.squares": lambda x: squares([x])[0],
+    "foreach.sum_squares": lambda x: sum_squares([x])[0],
 }
 
 

@@ -12,8 +12,7 @@ import time
 import torch
 
 import acmo
-from acmo import fused, native
-from acmo.parts import Rules
+from acmo import native
 
 
 def main(millions: float = 63.0, rounds: int = 31) -> None:
@@ -32,19 +31,17 @@ def main(millions: float = 63.0, rounds: int = 31) -> None:
     opt = acmo.ACMo([parameter], lr=1e-5, fused=True)
     for optimizer in (sgd, adamw, opt):
         optimizer.step()
-    with torch.no_grad():
-        parts, groups, _ = opt._gather()
-    rules = Rules("global", "identity", None, "skip", None, None)
-    arguments, numbers = fused.pack(parts, groups, rules, parts[0].grads)
-    rows = torch.empty(fused.ROWS, 1, dtype=torch.float64)
-    where = arguments.buffer_info()[0], numbers.buffer_info()[0], rows.data_ptr()
-    kernel = native.required()
-    contenders = {  # name: (call, words a parameter)
+    kernel, threads = native.required(), torch.get_num_threads()
+    numel, code = [n], [native.DTYPE_CODES[torch.float32]]
+    moment, grad = opt.state[parameter]["momentum_buffer"], parameter.grad
+    addresses = [parameter.data_ptr()], [moment.data_ptr()], [grad.data_ptr()]
+    plain = [1.0, 0.0, 0.9, 1.0, 1e-5]  # the factor of g, λ, β̂, the factor of θ, α
+    contenders = {  # name: (call, words per parameter)
         "fused SGD-momentum": (sgd.step, 5),
         "fused AdamW": (adamw.step, 7),
         "ACMo": (opt.step, 6),
-        "ACMo, pass 1 alone (reads g)": (lambda: kernel.step(*where, 1), 1),
-        "ACMo, pass 2 alone": (lambda: kernel.step(*where, 2), 5),
+        "ACMo, pass 1 alone (reads g)": (lambda: kernel.squares(numel, code, [grad.data_ptr()], threads), 1),
+        "ACMo, pass 2 alone": (lambda: kernel.update(numel, code, code, *addresses, plain, threads), 5),
     }
     times: dict[str, list[float]] = {name: [] for name in contenders}
     order, names = random.Random(0), list(contenders)

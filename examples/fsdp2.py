@@ -1,8 +1,9 @@
-"""Train a small transformer on scikit-learn's digits, sharded over any number of ranks with FSDP2, with ACMo.
+"""Train a small transformer on scikit-learn's digits, sharded over any number of ranks with FSDP2, with RowACMo.
 
-Every rank holds a part of each tensor: of the parameters, of the gradients, and of ACMo's one moment. The norms that
-ACMo needs are of the whole, and cost one small message a step. Checkpoints are torch.distributed.checkpoint's: start
-the same command again, on as many ranks as you like, and it goes on from the last complete one.
+Every rank holds a part of each tensor: of the parameters, of the gradients, and of RowACMo's one moment. FSDP2 cuts
+between rows, so norms by row need no message; what is cut (biases, tables by column) shares one small message per step.
+Checkpoints are torch.distributed.checkpoint's: start the same command again, on as many ranks as you like, and it
+resumes from the last complete one.
 
     pip install . scikit-learn      # in the clone
     torchrun --nproc-per-node 2 examples/fsdp2.py --steps 300
@@ -63,7 +64,7 @@ class Training(Stateful):
             fully_shard(block)
         fully_shard(self.net)
         # After fully_shard: the optimizer must see the sharded parameters. They know their mesh; it needs no more.
-        self.opt = acmo.ACMo(acmo.param_groups(self.net, weight_decay=1e-4), lr=args.lr, max_grad_norm=1.0)
+        self.opt = acmo.RowACMo(acmo.param_groups(self.net, weight_decay=0.1, scopes=True), lr=args.lr)
         self.schedule = CosineAnnealingLR(self.opt, args.steps)
         self.step = 0
 
@@ -134,7 +135,7 @@ def main() -> None:
     parser.add_argument("--print-every", type=int, default=20, metavar="STEPS")
     parser.add_argument("--folder", type=Path, default=Path("runs/fsdp2"), help="where checkpoints go and come from")
     parser.add_argument("--fresh", action="store_true", help="ignore the checkpoints that are there, and remove them")
-    parser.add_argument("--lr", type=float, default=0.3)
+    parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--depth", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
@@ -165,7 +166,7 @@ def main() -> None:
         if chief and training.step % args.print_every == 0:
             told = training.opt.telemetry()  # sends nothing, so rank 0 may ask alone; angles are of the step before
             print(
-                f"step {training.step:5d}  loss {loss:.6f}  ‖g‖ {told['grad_norm']:.3f}  β̂ {told['beta_hat']:.3f}  "
+                f"step {training.step:5d}  loss {loss:.6f}  ‖g‖ {told['grad_norm']:.3f}  "
                 f"cos(m, g) {told['cos_update_grad']:.3f}  skipped {told['skipped_steps']}",
                 flush=True,
             )

@@ -1,4 +1,4 @@
-"""Train a small Llama to write text, byte by byte, with Hugging Face's Trainer and ACMo.
+"""Train a small Llama to write text, byte by byte, with Hugging Face's Trainer and RowACMo.
 
 Nothing is downloaded: the model is made from a config, and the text is the language reference that comes with Python,
 unless you give another. A training that was stopped goes on from its last checkpoint with --resume.
@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import LlamaConfig, LlamaForCausalLM, PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
-from acmo import ACMo
+import acmo
 
 WINDOW = 64  # bytes that the model sees at once
 
@@ -38,11 +38,11 @@ class Bytes(Dataset[dict[str, Tensor]]):
 
 
 class Angles(TrainerCallback):
-    """Print what ACMo can tell about its last step, at no cost, each time the Trainer logs."""
+    """Print what RowACMo reports of its last step each time the Trainer logs."""
 
     def on_log(self, args, state, control, *, optimizer, logs, **_):  # type: ignore[no-untyped-def]
         if "loss" in logs:
-            told = optimizer.optimizer.telemetry()  # the Trainer's own wrapper, then ACMo
+            told = optimizer.optimizer.telemetry()  # the Trainer's own wrapper, then RowACMo
             print(
                 f"step {state.global_step:5d}  loss {float(logs['loss']):.3f}  ‖g‖ {told['grad_norm']:.3f}  "
                 f"cos(m, g) {told['cos_update_grad']:.3f}"
@@ -70,16 +70,18 @@ def build_trainer(args: argparse.Namespace) -> Trainer:
         max_position_embeddings=WINDOW,
     )
     train, evaluate = read(args.text)
+    model = LlamaForCausalLM(config)
+    # The table and the head go by column, all other matrices by row; biases and norms do not decay.
+    opt = acmo.RowACMo(acmo.param_groups(model, weight_decay=0.1, scopes=True), lr=args.lr)
     trainer = Trainer(
-        LlamaForCausalLM(config),
+        model,
         TrainingArguments(
             str(args.output),
             max_steps=args.steps,
             per_device_train_batch_size=32,
             lr_scheduler_type="cosine",
             warmup_steps=args.steps // 10,
-            weight_decay=1e-4,  # the Trainer makes two groups: none for biases and norms
-            max_grad_norm=0.0,  # ACMo clips, in the same pass that takes its norms
+            max_grad_norm=0.0,  # clipping has no effect on unit steps
             save_steps=max(1, args.steps // 2),
             logging_steps=max(1, args.steps // 10),
             seed=args.seed,
@@ -89,8 +91,7 @@ def build_trainer(args: argparse.Namespace) -> Trainer:
         ),
         train_dataset=train,
         eval_dataset=evaluate,
-        # Or build it yourself: optimizers=(ACMo(acmo.param_groups(model, weight_decay=1e-4), ...), scheduler or None)
-        optimizer_cls_and_kwargs=(ACMo, {"lr": args.lr, "momentum": 0.9, "max_grad_norm": 1.0}),
+        optimizers=(opt, None),  # the Trainer makes the schedule
         callbacks=[Angles()],
     )
     trainer.remove_callback(PrinterCallback)
@@ -102,7 +103,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--text", type=Path, help="a file, .gz or plain (default: Python's language reference)")
     parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--lr", type=float, default=0.5)
+    parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)

@@ -1,4 +1,4 @@
-"""Train a small net on scikit-learn's digits with Lightning and ACMo, under a one-cycle schedule.
+"""Train a small net on scikit-learn's digits with Lightning and RowACMo, under a one-cycle schedule.
 
 The schedule cycles the rate, and the momentum against it. Lightning saves a checkpoint after every epoch; --resume
 goes on from one. Nothing is downloaded.
@@ -24,7 +24,7 @@ from torch import Tensor, nn  # noqa: E402
 from torch.nn.functional import cross_entropy  # noqa: E402
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset  # noqa: E402
 
-from acmo import ACMo, param_groups  # noqa: E402
+from acmo import RowACMo, param_groups  # noqa: E402
 
 Batch = tuple[Tensor, Tensor]
 
@@ -43,14 +43,14 @@ class Digits(lightning.LightningModule):
         return loss
 
     def on_train_batch_end(self, *_: object) -> None:
-        # The angle between the step just taken and its gradient. ACMo knows it from norms that it has anyway.
+        # The angle between the step just taken and its gradient, from norms that the step computes anyway.
         self.log("cos", self.optimizers().telemetry()["cos_update_grad"], prog_bar=True)
 
     def validation_step(self, batch: Batch, _: int) -> None:
         self.log("accuracy", (self.net(batch[0]).argmax(dim=1) == batch[1]).float().mean(), prog_bar=True)
 
     def configure_optimizers(self) -> dict[str, object]:
-        opt = ACMo(param_groups(self, weight_decay=1e-4), lr=self.lr)
+        opt = RowACMo(param_groups(self, weight_decay=0.1, scopes=True), lr=self.lr)
         steps = int(self.trainer.estimated_stepping_batches)
         schedule = torch.optim.lr_scheduler.OneCycleLR(opt, max_lr=self.lr, total_steps=steps + 1)
         return {"optimizer": opt, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
@@ -72,7 +72,7 @@ def main() -> None:
     """Read the options, train, print the accuracy on the validation data."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--lr", type=float, default=0.3)
+    parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, default=Path("runs/lightning"), help="where checkpoints go")
     parser.add_argument("--resume", type=Path, help="a checkpoint to go on from")

@@ -6,18 +6,26 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from acmo import projections
-    from acmo.groups import param_groups
-    from acmo.iterates import IterateSampler
+    from acmo.backward import step_in_backward
+    from acmo.iterate_sampler import IterateSampler
     from acmo.optimizer import ACMo
+    from acmo.parameter_groups import param_groups
+    from acmo.row_acmo import RowACMo
 
 try:
     __version__ = version("acmo")
 except PackageNotFoundError:  # a source tree that was never installed
     __version__ = "0+unknown"
 
-__all__ = ["ACMo", "IterateSampler", "__version__", "param_groups", "projections"]
+__all__ = ["ACMo", "IterateSampler", "RowACMo", "__version__", "param_groups", "projections", "step_in_backward"]
 
-_HOMES = {"ACMo": "acmo.optimizer", "IterateSampler": "acmo.iterates", "param_groups": "acmo.groups"}
+_HOMES = {
+    "ACMo": "acmo.optimizer",
+    "IterateSampler": "acmo.iterate_sampler",
+    "RowACMo": "acmo.row_acmo",
+    "param_groups": "acmo.parameter_groups",
+    "step_in_backward": "acmo.backward",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""``python -m acmo.doctor``: which backend serves which device here, and why; ``--self-test`` checks each of them."""
+"""``python -m acmo.doctor``: which backend is used on which device, and why; ``--self-test`` checks each of them."""
 
 import argparse
 import platform

@@ -1,4 +1,4 @@
-"""ACMo for JAX: Algorithm 1 as optax gradient transformations (``pip install acmo[jax]``).
+"""ACMo and RowACMo for JAX: Algorithm 1 as optax gradient transformations (``pip install acmo[jax]``).
 
 Norms are of whole arrays, so sharded ones need nothing further under `jax.jit`; `jax.shard_map` sees one shard only.
 """
@@ -9,22 +9,35 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from acmo import checks
+from acmo import options
 
 try:
     import jax
     import jax.numpy as jnp
-    import optax  # type: ignore[import-untyped]
+    import optax
     from jax import Array
     from jax.typing import ArrayLike, DTypeLike
 except ImportError as error:
     raise ImportError("acmo.jax needs jax and optax, which are not both installed: pip install acmo[jax]") from error
 
-__all__ = ["Angles", "ClipByGradNormState", "ScaleByACMoState", "acmo", "clip_by_grad_norm", "scale_by_acmo"]
+from acmo.jax_arrays import check_number, root, widen
+from acmo.jax_rows import ScaleByRowACMoState, row_acmo, scale_by_row_acmo
+
+__all__ = [
+    "Angles",
+    "ClipByGradNormState",
+    "ScaleByACMoState",
+    "ScaleByRowACMoState",
+    "acmo",
+    "clip_by_grad_norm",
+    "row_acmo",
+    "scale_by_acmo",
+    "scale_by_row_acmo",
+]
 
 
 class Angles(NamedTuple):
-    """What the last step tells of g, m_{t-1} and m_t; 0 where undefined (NaN would set off `jax.debug_nans`)."""
+    """Norms and angles of the last step; 0 where undefined (NaN would set off `jax.debug_nans`)."""
 
     beta_hat: Array  # β̂, as applied
     moment_norm: Array  # ‖m_t‖
@@ -34,7 +47,7 @@ class Angles(NamedTuple):
 
 
 class ScaleByACMoState(NamedTuple):
-    """State of `scale_by_acmo`; for scope "tensor" β̂ and the angles have an entry a leaf of the parameters."""
+    """State of `scale_by_acmo`; for scope "tensor" β̂ and the angles have one entry per leaf of the parameters."""
 
     count: Array  # type: ignore[assignment]  # t, the steps taken; a tuple has a method of that name
     mu: optax.Updates  # m
@@ -64,13 +77,13 @@ def scale_by_acmo(
     See `acmo.jax.acmo` for the arguments, and for the whole optimizer. Chain `optax.add_decayed_weights` before this
     transformation for the paper's coupled weight decay, after it for decoupled decay.
     """
-    _check(checks.between, "momentum", momentum, 0.0, 1.0)
-    _check(checks.at_least, "delta", delta)
-    checks.one_of("norm_scope", norm_scope, ("global", "tensor"))
-    checks.one_of("psi", psi, ("identity", "sqrt"))
-    checks.one_of("nonfinite", nonfinite, ("skip", "propagate"))
+    check_number(options.check_between, "momentum", momentum, 0.0, 1.0)
+    check_number(options.check_at_least, "delta", delta)
+    options.check_one_of("norm_scope", norm_scope, ("global", "tensor"))
+    options.check_one_of("psi", psi, ("identity", "sqrt"))
+    options.check_one_of("nonfinite", nonfinite, ("skip", "propagate"))
     if mu_dtype is not None:
-        checks.one_of("mu_dtype", jnp.dtype(mu_dtype).name, ("float16", "bfloat16", "float32", "float64"))
+        options.check_one_of("mu_dtype", jnp.dtype(mu_dtype).name, ("float16", "bfloat16", "float32", "float64"))
         mu_dtype = jax.dtypes.canonicalize_dtype(mu_dtype)
 
     def init(params: optax.Params) -> ScaleByACMoState:
@@ -91,18 +104,18 @@ def scale_by_acmo(
         go = jnp.isfinite(gg.sum()) if nonfinite == "skip" else jnp.array(True)
         if norm_scope == "global":
             gg, gm, mm = gg.sum(), gm.sum(), mm.sum()
-        norm_g, norm_m, t = _root(gg), _root(mm), optax.safe_increment(state.count)
+        norm_g, norm_m, t = root(gg), root(mm), optax.safe_increment(state.count)
         # 4  β̂ = β ‖g‖ / (‖m‖ + δ), applied as 0 where m = 0
         beta_hat = beta * norm_g / jnp.where(norm_m == 0, 1, norm_m + d)
         fresh = jnp.where(d == 0, jnp.inf, beta * norm_g / jnp.where(d == 0, 1, d))
-        # 5  β̂ = Ψ(β̂, β̂_prev); a step with g = 0 keeps what was kept, or momentum would be dead for ever
+        # 5  β̂ = Ψ(β̂, β̂_prev); a step with g = 0 keeps what was kept, or momentum would stay 0 forever
         if psi == "sqrt":
             beta_hat = jnp.minimum(beta_hat, jnp.sqrt(t.astype(dtype) / jnp.maximum(t - 1, 1)) * prev)
         kept = jnp.where(norm_g == 0, prev, jnp.where(norm_m == 0, fresh, beta_hat))
         beta_hat = jnp.where(norm_m == 0, 0, beta_hat)
         # 6  m = g + β̂ m
         hats = [beta_hat] * len(gs) if norm_scope == "global" else [beta_hat[i] for i in range(len(gs))]
-        news = [_wide(g) + hat * _wide(m) for g, m, hat in zip(gs, ms, hats, strict=True)]
+        news = [widen(g) + hat * widen(m) for g, m, hat in zip(gs, ms, hats, strict=True)]
         us = [jnp.where(go, new, 0).astype(jnp.result_type(g)) for g, new in zip(gs, news, strict=True)]
         # In float16 it saturates: an infinite moment would be NaN after the next step.
         news = [jnp.clip(x, -65504, 65504) if m.dtype == jnp.float16 else x for m, x in zip(ms, news, strict=True)]
@@ -121,19 +134,19 @@ def clip_by_grad_norm(max_grad_norm: ArrayLike | None = None) -> optax.GradientT
 
     As `torch.nn.utils.clip_grad_norm_`: c = min(1, C / (‖g‖ + 1e-6)). `optax.clip_by_global_norm` lacks the 1e-6.
     """
-    _check(checks.at_least, "max_grad_norm", max_grad_norm, strict=True, finite=False)
+    check_number(options.check_at_least, "max_grad_norm", max_grad_norm, strict=True, finite=False)
 
     def init(params: optax.Params) -> ClipByGradNormState:
         return ClipByGradNormState(*(jnp.full((), x, _scalar_dtype(params)) for x in (0, 1)))
 
     def update(updates: Any, state: ClipByGradNormState, params: Any = None) -> tuple[Any, ClipByGradNormState]:
         gs = jax.tree.leaves(updates)
-        norm = _root(_products(gs, gs, state.grad_norm.dtype).sum())
+        norm = root(_products(gs, gs, state.grad_norm.dtype).sum())
         c = jnp.ones_like(norm)
         if max_grad_norm is not None:
             c = jnp.minimum(1, jnp.asarray(max_grad_norm, norm.dtype) / (norm + 1e-6))
             c = jnp.where(jnp.isfinite(norm), c, 1)  # squares that overflow must be seen further down, not g = 0
-            updates = jax.tree.map(lambda g: (c * _wide(g)).astype(jnp.result_type(g)), updates)
+            updates = jax.tree.map(lambda g: (c * widen(g)).astype(jnp.result_type(g)), updates)
         return updates, ClipByGradNormState(norm, c)
 
     return optax.GradientTransformation(init, update)
@@ -160,7 +173,7 @@ def acmo(
 
     A chain of `clip_by_grad_norm`, `scale_by_acmo`, `optax.scale_by_learning_rate`, and `optax.add_decayed_weights`
     before (coupled) or after (decoupled) the second. A skipped step leaves the parameters as they are, while a
-    schedule's own count goes on. Norms and angles are in the state: ``optax.tree_utils.tree_get(state, "angles")``.
+    schedule's own count advances. Norms and angles are in the state: ``optax.tree_utils.tree_get(state, "angles")``.
 
     Args:
       learning_rate: the step size α, a number or a schedule.
@@ -196,9 +209,9 @@ def acmo(
       Huang et al., `ACMo: Angle-Calibrated Moment Methods for Stochastic Optimization
       <https://arxiv.org/abs/2006.07065>`_, AAAI 2021
     """
-    checks.flag("decoupled_weight_decay", decoupled_weight_decay)
-    _check(checks.at_least, "learning_rate", learning_rate)
-    _check(checks.at_least, "weight_decay", weight_decay)
+    options.check_flag("decoupled_weight_decay", decoupled_weight_decay)
+    check_number(options.check_at_least, "learning_rate", learning_rate)
+    check_number(options.check_at_least, "weight_decay", weight_decay)
     off = mask is None and isinstance(weight_decay, int | float) and weight_decay == 0  # then no update needs params
     decay = optax.identity() if off else optax.add_decayed_weights(weight_decay, mask)
     moment = scale_by_acmo(momentum, delta, mu_dtype, norm_scope=norm_scope, psi=psi, nonfinite=nonfinite)
@@ -215,30 +228,15 @@ def acmo(
     return optax.GradientTransformationExtraArgs(chain.init, update)
 
 
-def _check(check: Callable[..., None], name: str, value: Any, *bounds: float, **options: bool) -> None:
-    if isinstance(value, int | float):  # else a schedule, or a tracer of inject_hyperparams, that has no value yet
-        check(name, value, *bounds, **options)
-
-
 def _scalar_dtype(params: optax.Params) -> Any:
     """At least float32, and at least as precise as any parameter."""
     return jnp.result_type(jnp.float32, *(np.empty(0, jnp.result_type(p)).real.dtype for p in jax.tree.leaves(params)))
 
 
-def _wide(x: ArrayLike) -> Array:
-    """In the precision of the arithmetic: float32 for the half precisions."""
-    return jnp.asarray(x, jnp.promote_types(jnp.result_type(x), jnp.float32))
-
-
 def _products(xs: Sequence[Any], ys: Sequence[Any], dtype: Any) -> Array:
     """⟨x, y⟩ of each pair of leaves. No reshape: that would gather a sharded array."""
-    sums = [jnp.sum((_wide(x).conj() * _wide(y)).real, dtype=dtype) for x, y in zip(xs, ys, strict=True)]
+    sums = [jnp.sum((widen(x).conj() * widen(y)).real, dtype=dtype) for x, y in zip(xs, ys, strict=True)]
     return jnp.stack(sums) if sums else jnp.zeros(0, dtype)  # none, where all is masked
-
-
-def _root(x: Array) -> Array:
-    """√, with derivative 0 at 0: such a norm only selects a branch."""
-    return jnp.where(x == 0, 0, jnp.sqrt(jnp.where(x == 0, 1, x)))
 
 
 def _angles(gg: Array, gm: Array, mm: Array, b: Array) -> Angles:

@@ -1,42 +1,28 @@
-"""The optimizer: its options, its state, and the step that hands both to a backend."""
+"""The optimizer: its options, and the step that gathers tensors, chooses a backend and records what it computed."""
 
-import copy
 from collections.abc import Callable, Sequence
-from types import ModuleType
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._compile import _disable_dynamo
-from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
-from acmo import foreach as foreach_backend
-from acmo import fused as fused_backend
-from acmo import native, reference, statedict
-from acmo.options import check_edited, check_group, check_params
-from acmo.parts import (
-    PLAIN,
-    Group,
-    NonFiniteGradient,
-    Part,
-    Record,
-    Rules,
-    Shards,
-    alike,
-    at,
-    dense,
-    group_of,
-    real,
-    scalar,
-)
-from acmo.plan import Plan
-from acmo.projections import Projection, projected
-from acmo.sharding import check_process_group, check_sharding, is_dtensor, local, localise
-from acmo.telemetry import Ledger, telemetry
+from acmo import algorithm, native
+from acmo.backends import c_kernel, foreach, foreach_rows, kernel_ops, row_kernel, rows, two_pass
+from acmo.gather import GroupLists, fill_lists, read_options, split_into_parts
+from acmo.options import check_group, check_groups
+from acmo.parameter_checks import check_params
+from acmo.projections import Projection, project_parts
+from acmo.scopes import ROW_KINDS, ROW_SCOPES
+from acmo.sharding import check_process_group, check_sharding, is_dtensor, is_inside_zero, sum_over_shards
+from acmo.state import StatefulOptimizer
+from acmo.step_data import GroupOptions, NonFiniteGradient, Part, StepFunction, StepOptions, StepRecord
+from acmo.telemetry import telemetry
 
 
-class ACMo(Optimizer):
+class ACMo(StatefulOptimizer):
     r"""Angle-calibrated moment method: one moment, scaled at every step to the length of the gradient.
 
     .. math::
@@ -44,7 +30,7 @@ class ACMo(Optimizer):
 
     The moment never outweighs the gradient, so the step never points uphill on the current batch, and it leans towards
     the last step as far as that allows; the state is that of SGD-momentum. Norms are of all parameters together, as in
-    the paper (see ``norm_scope``). Every line of the algorithm: ``docs/how.md``.
+    the paper (see ``norm_scope``). Every line of the algorithm: ``acmo/algorithm.py``.
 
     Args:
       params: parameters, named parameters or parameter groups.
@@ -53,16 +39,19 @@ class ACMo(Optimizer):
       delta: δ below the line, >= 0.
       weight_decay: λ; added to the gradient as λθ, unless decoupled.
       decoupled_weight_decay: shrink θ by (1 − αλ) instead.
-      norm_scope: what the norms are of: ``"global"``, ``"group"`` or ``"tensor"``.
-      psi: Ψ of Algorithm 1: ``"identity"``, or ``"sqrt"`` as Theorem 4.1 asks.
+      norm_scope: what the norms are taken over: ``"global"``, ``"group"`` or ``"tensor"``.
+        By row: ``"row"`` (slices along dimension 0), ``"column"`` (along dimension 1 of a matrix), ``"auto"`` (row, but
+        matrices with more than 8 rows per column, which are vocabulary tables, by column).
+      unit_step: step by u = √n · m/‖m‖ over each scope, whatever the length of the gradient; n counts its entries.
+      psi: Ψ of Algorithm 1: ``"identity"``, or ``"sqrt"`` as Theorem 4.1 requires.
       max_grad_norm: clip the gradient to this norm, over all parameters, in the same pass.
       projection: a callable that maps a parameter's value into the feasible set (see `acmo.projections`).
       process_group: the ranks that hold the other tensors of θ, where plain tensors are this rank's share of a model
-        (ZeRO). DTensors (FSDP2, tensor parallel) need none: they know.
+        (ZeRO). DTensors (FSDP2, tensor parallel) need none.
       momentum_dtype: dtype of the stored moment; the parameter's own by default.
       nonfinite: what to do about a gradient that is not finite: ``"skip"``, ``"raise"`` or ``"propagate"``.
       maximize: ascend instead.
-      foreach: use the multi-tensor backend (None: where it serves best).
+      foreach: use the multi-tensor backend (None: where the C kernel is not available).
       fused: use the C kernel (None: for CPU parameters, where it was built).
       differentiable: let autograd record the step.
 
@@ -93,6 +82,7 @@ class ACMo(Optimizer):
         *,
         decoupled_weight_decay: bool = False,
         norm_scope: str = "global",
+        unit_step: bool | str = False,
         psi: str = "identity",
         max_grad_norm: float | None = None,
         projection: Projection | None = None,
@@ -111,9 +101,10 @@ class ACMo(Optimizer):
             "weight_decay": weight_decay,
             "decoupled_weight_decay": decoupled_weight_decay,
             "norm_scope": norm_scope,
+            "unit_step": "rms" if unit_step is True else unit_step,
             "psi": psi,
             "max_grad_norm": max_grad_norm,
-            "projection": projection,  # in the groups as all options are; in a state dict always None
+            "projection": projection,  # in a state dict always None
             "momentum_dtype": momentum_dtype,
             "nonfinite": nonfinite,
             "maximize": maximize,
@@ -125,22 +116,16 @@ class ACMo(Optimizer):
         check_group(defaults)
         check_process_group(process_group, defaults)
         self._process_group = process_group
+        self._inside_zero = is_inside_zero()
         self._over_ranks = process_group is not None  # or a parameter is a DTensor
-        self._forget()
+        self._reset_caches()
         super().__init__(params, defaults)
-
-    def _forget(self) -> None:
-        """Drop everything that is derived from the state."""
-        # By id of the parameter: its m, m's version, ‖m‖² as of then, t and β̂; made anew where one is replaced.
-        # A stale id is harmless: its m is not the m.
-        self._norms: dict[int, tuple[Tensor, int, Tensor, Tensor, Tensor | None]] = {}
-        self._plans: dict[int, Plan] = {}  # by id of the group; a stale one does not hold
-        self._ledger = Ledger()
-        self._known: tuple[Any, ...] | None = None  # the options of the whole optimizer, as of the last step
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group; what it does not set comes from the constructor."""
         group = dict(param_group)
+        if group.get("unit_step") is True:
+            group["unit_step"] = "rms"
         if self.param_groups:
             group.setdefault("skipped_steps", self.param_groups[0]["skipped_steps"])
         if group.pop("process_group", self._process_group) is not self._process_group:
@@ -150,40 +135,40 @@ class ACMo(Optimizer):
             native.required()
         super().add_param_group(group)
         try:
-            check_params(self.param_groups[-1])
-            check_sharding(self.param_groups[-1], self._process_group)
+            self._check_parameters(self.param_groups[-1])
         except Exception:
             self.param_groups.pop()
             raise
-        self._over_ranks = self._over_ranks or any(map(is_dtensor, self.param_groups[-1]["params"]))
+
+    def _check_parameters(self, group: dict[str, Any]) -> None:
+        check_params(group)
+        check_sharding(group, self._process_group)
+        self._over_ranks = self._over_ranks or any(map(is_dtensor, group["params"]))
 
     def telemetry(self) -> dict[str, Any]:
-        """Norms, β̂ and angles of the last applied step, as floats; ``{}`` before the first.
+        """Return norms, β̂ and angles of the last step that was taken, as floats; ``{}`` before the first.
 
         Keys: ``grad_norm`` (raw, before clip and decay), ``moment_norm`` (‖m_t‖), ``beta_hat``, ``cos_grad_moment``
         (between g_t and m_{t−1}), ``cos_update_grad`` (m_t and g_t), ``cos_update_moment`` (m_t and m_{t−1}), NaN where
-        undefined; ``clip_scale``, ``skipped_steps``; ``scopes``: the same a group or a tensor, where that is the scope.
-        The angles are free: they follow from norms that the step has anyway. Reading them may wait for the device, and
-        never communicates: of sharded parameters ‖m_t‖ and the angles are those of the step before, NaN at first.
+        undefined; ``clip_scale``, ``skipped_steps``; ``scopes``: the same per group or per tensor, where that is the
+        scope. The angles are free: they follow from norms that the step computes anyway. Reading them may wait for the
+        device, and never communicates: for sharded parameters ‖m_t‖ and the angles are those of the step before, NaN at
+        first.
         """
-        record = self._ledger.last()
-        if record is None:
-            return {}
-        return telemetry(record, self.param_groups[0]["norm_scope"], self.skipped_steps, self._ledger.before)
-
-    @property
-    def skipped_steps(self) -> int:
-        """How many steps were skipped for a gradient that was not finite."""
-        saved = max((int(group["skipped_steps"]) for group in self.param_groups), default=0)
-        return saved + int(self._ledger.skipped or 0)
+        return telemetry(self._step_log, self.param_groups[0]["norm_scope"], self.skipped_steps)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take one step; returns what ``closure`` returned."""
-        if not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():  # there tensors have no versions
+        """Take one step; return what ``closure`` returned."""
+        if torch.compiler.is_compiling():
+            return self._step_eagerly(closure) if self._over_ranks else self._step(closure)
+        if torch.is_inference_mode_enabled():  # tensors of inference mode have no version counters
             with torch.inference_mode(False):
                 return self._step(closure)
-        if torch.compiler.is_compiling() and self._over_ranks:
-            return self._step_eagerly(closure)
+        return self._step(closure)
+
+    @_disable_dynamo  # not torch.compiler.disable, which imports all of dynamo here and now
+    def _step_eagerly(self, closure: Callable[[], Any] | None) -> Any:
+        """Take a step with norms over ranks, which is not compiled."""
         return self._step(closure)
 
     def _step(self, closure: Callable[[], Any] | None) -> Any:
@@ -193,268 +178,110 @@ class ACMo(Optimizer):
                 loss = closure()
         if not self.param_groups:
             return loss
-        recorded = torch.is_grad_enabled()
-        torch._C._set_grad_enabled(
-            self.param_groups[0]["differentiable"]
-        )  # the context manager takes 2 % of a small step
+        grad_mode = torch.is_grad_enabled()
+        # The context manager would take 2 % of a small step.
+        torch._C._set_grad_enabled(self.param_groups[0]["differentiable"])
         try:
-            parts, groups, owners = self._gather()
-            if parts or self._process_group is not None:  # the other ranks wait for this one, even if it has nothing
-                self._take(parts, groups, owners)
+            parts, groups = self._gather()
+            if parts or self._process_group is not None:  # other ranks wait for this one, even if it has nothing
+                self._update(parts, groups)
         finally:
-            torch._C._set_grad_enabled(recorded)
-        if self._process_group is not None and self._ledger.skipped is not None:
+            torch._C._set_grad_enabled(grad_mode)
+        if (self._process_group is not None or self._inside_zero) and self._step_log.skipped is not None:
             # ZeroRedundancyOptimizer copies param groups to and fro around a step, and saves its copies: no waiting.
-            self._bank(self.param_groups[0]["skipped_steps"] + self._ledger.skipped)
+            self._set_skipped_steps(self.param_groups[0]["skipped_steps"] + self._step_log.skipped)
         return loss
 
-    @_disable_dynamo  # not torch.compiler.disable, which imports all of dynamo here and now
-    def _step_eagerly(self, closure: Callable[[], Any] | None) -> Any:
-        """A step that takes norms over ranks is not compiled."""
-        return self._step(closure)
+    def _gather(self) -> tuple[list[Part], list[GroupOptions]]:
+        """Return the parts of this step: the tensors of every group, from the cache where it is valid."""
+        compiling = torch.compiler.is_compiling()
+        parts: list[Part] = []
+        groups: list[GroupOptions] = []
+        checked = compiling
+        for k, group in enumerate(self.param_groups):
+            cached = None if compiling else self._cache.groups.get(id(group))
+            if cached is not None and (recalled := cached.recall(k, group, self.state)) is not None:
+                own, lists = recalled
+            else:
+                if not checked:
+                    check_groups(self.param_groups)
+                    checked = True
+                lists = GroupLists([], [], [], [], [], [], [], [], [], [])
+                self._init_group(group, *lists)
+                own = split_into_parts(k, group, lists, by_row=self._has_rows())
+                if not compiling:
+                    self._cache.enter(group, lists, own, self.param_groups)
+            parts += own
+            groups.append(read_options(group, lists))
+        return parts, groups
 
-    def _take(self, parts: list[Part], groups: list[Group], owners: list[list[Tensor]]) -> None:
-        wide = self.param_groups[0]
+    def _has_rows(self) -> bool:
+        """Return whether a group goes by row."""
+        return any(group["norm_scope"] in ROW_SCOPES for group in self.param_groups)
+
+    def _init_group(self, group: dict[str, Any], *lists: Any) -> None:
+        """Fill `GroupLists` from a group; torch.compile knows this name and form, and runs it instead of tracing it."""
+        new = [p for p in group["params"] if p.grad is not None and not self.state.get(p)]
+        if new:  # trainers may have put sharded parameters in the place of those that were given
+            self._check_parameters({"projection": group["projection"], **group, "params": new, "param_names": None})
+        fill_lists(group, self.state, GroupLists(*lists))
+        if self._step_log.record is None:
+            self._step_log.open(self.param_groups)
+
+    def _update(self, parts: list[Part], groups: list[GroupOptions]) -> None:
+        """Take the step of all groups, and record what it computed."""
+        try:
+            record = self._execute(parts, groups, self.param_groups)
+        except NonFiniteGradient as error:
+            raise error.name_parameter(self.param_groups) from None
         if not torch.compiler.is_compiling():
-            self._known = check_edited(self.param_groups, self._known)
-        rules = Rules(
+            self._cache.remember_norms(self.param_groups, parts, record)
+        self._step_log.enter(record)
+
+    def _execute(
+        self, parts: list[Part], groups: list[GroupOptions], param_groups: Sequence[dict[str, Any]]
+    ) -> StepRecord:
+        """Execute lines 1 to 8 by the chosen backend, and project. `Part.group` indexes ``param_groups``."""
+        wide = param_groups[0]
+        scale, found_inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
+        options = StepOptions(
             norm_scope=wide["norm_scope"],
             psi=wide["psi"],
+            unit_step=bool(wide["unit_step"]),
             max_grad_norm=wide["max_grad_norm"],
             nonfinite=wide["nonfinite"],
-            grad_scale=scalar(getattr(self, "grad_scale", None)),
-            found_inf=scalar(getattr(self, "found_inf", None)),
+            grad_scale=None if scale is None else scale.reshape(()),
+            found_inf=None if found_inf is None else found_inf.reshape(()),
             process_group=self._process_group,
-            insist=bool(wide["fused"]),
+            sum_over_shards=sum_over_shards if self._over_ranks and any(p.shards for p in parts) else None,
         )
-        try:
-            record = self._backend().step(parts, groups, rules)
-        except NonFiniteGradient as error:
-            raise error.named(self.param_groups) from None
-        if any(group["projection"] is not None for group in self.param_groups):
-            self._project(parts, owners, record)
-        versions = isinstance(record.applied, Tensor) or self._backend() is reference  # the kernel alone counts none
-        if versions and not torch.compiler.is_compiling():
-            for part, tensors in zip(parts, owners, strict=True):
-                for p, sq in zip(tensors, part.moment_sqs, strict=True):
-                    state = self.state[p]
-                    m = state["momentum_buffer"]
-                    self._norms[id(p)] = (m, m._version, sq, state["step"], state.get("beta_hat"))
-        self._ledger.enter(record)
+        record = self._choose_backend(parts, options, wide)(parts, groups, options)
+        if any([group["projection"] is not None for group in param_groups]):  # noqa: C419
+            project_parts(parts, param_groups, record)
+        return record
 
-    def _backend(self) -> ModuleType:
-        wide = self.param_groups[0]
-        if wide["differentiable"] or (wide["foreach"] is False and not wide["fused"]):
-            return reference
-        if wide["fused"] or (wide["fused"] is None and wide["foreach"] is None and native.kernel() is not None):
-            return fused_backend
-        return foreach_backend
-
-    def _gather(self) -> tuple[list[Part], list[Group], list[list[Tensor]]]:
-        """The step's lists, cut so that the tensors of a part are alike; and the parameters that own them."""
-        parts, groups, owners = [], [], []
-        for k, group in enumerate(self.param_groups):
-            plan = None if torch.compiler.is_compiling() else self._plans.get(id(group))
-            if plan is not None and (part := plan.part(k, group, self.state)) is not None:
-                groups.append(group_of(group, [], []))
-                parts.append(part)
-                owners.append(part.params)
-                continue
-            params: list[Tensor] = []
-            grads: list[Tensor] = []
-            moments: list[Tensor] = []
-            moment_sqs: list[Tensor] = []
-            steps: list[Tensor] = []
-            beta_hats: list[Tensor] = []
-            idle_steps: list[Tensor] = []
-            idle_beta_hats: list[Tensor] = []
-            indices: list[int] = []
-            sparse = self._init_group(
-                group, params, grads, moments, moment_sqs, steps, beta_hats, idle_steps, idle_beta_hats, indices
-            )
-            whole = params  # the parameters themselves, where the lists get the shards that lie here
-            shards: list[Shards] = []
-            if not torch.compiler.is_compiling() and not PLAIN.issuperset(map(type, params)):
-                whole, shards = list(params), localise(params, grads, moments)
-            groups.append(group_of(group, idle_steps, idle_beta_hats))
-            for same in alike(params, moments, shards):
-                owners.append(at(whole, same))
-                parts.append(
-                    Part(
-                        group=k,
-                        indices=at(indices, same),
-                        params=real(at(params, same)),
-                        grads=real(dense(at(grads, same)) if sparse else at(grads, same)),
-                        moments=real(at(moments, same)),
-                        moment_sqs=at(moment_sqs, same),
-                        steps=at(steps, same),
-                        beta_hats=at(beta_hats, same) if beta_hats else beta_hats,
-                        shards=shards[same[0]] if shards else (),
-                    )
-                )
-            if plan is not None:
-                del self._plans[id(group)]
-            if not torch.compiler.is_compiling() and parts and Plan.serves(parts[-1], group, self._backend()):
-                self._plans[id(group)] = Plan(parts[-1])
-        return parts, groups, owners
-
-    def _init_group(
-        self,
-        group: dict[str, Any],
-        params: list[Tensor],
-        grads: list[Tensor],
-        moments: list[Tensor],
-        moment_sqs: list[Tensor],
-        steps: list[Tensor],
-        beta_hats: list[Tensor],
-        idle_steps: list[Tensor],
-        idle_beta_hats: list[Tensor],
-        indices: list[int],
-    ) -> bool:
-        """Fill the lists from a group, making state where there is none; returns whether a gradient is sparse.
-
-        torch.compile knows this name and form, and runs it instead of tracing it.
-        """
-        sqrt, sparse = group["psi"] == "sqrt", False
-        for i, p in enumerate(group["params"]):
-            grad = p.grad
-            if grad is None:
-                state = self.state.get(p)
-                if state:
-                    statedict.complete(state, p, group)
-                    idle_steps.append(state["step"])
-                    if sqrt:
-                        idle_beta_hats.append(state["beta_hat"])
-                continue
-            state = self.state[p]
-            if not state:
-                self._meet(p, group)
-            m = state.get("momentum_buffer")
-            if m is None or m.device != p.device or "step" not in state or (sqrt and "beta_hat" not in state):
-                m = statedict.complete(state, p, group)
-            params.append(p)
-            grads.append(grad)
-            sparse = sparse or grad.is_sparse
-            moments.append(m)
-            known = self._norms.get(id(p))
-            if (
-                known is None
-                or known[0] is not m
-                or known[1] != m._version
-                or known[3] is not state["step"]
-                or (sqrt and known[4] is not state["beta_hat"])
-            ):
-                m = statedict.complete(state, p, group)
-                sq = self._backend().moment_square(real([local(m.detach())])[0])
-                if known is not None and known[2].device == sq.device:
-                    sq = known[2].copy_(sq)  # in place: a compiled graph, or a plan, holds this one
-                self._prune()
-                known = self._norms[id(p)] = (m, m._version, sq, state["step"], state.get("beta_hat"))
-            moment_sqs.append(known[2])
-            steps.append(state["step"])
-            if sqrt:
-                beta_hats.append(state["beta_hat"])
-            indices.append(i)
-        if self._ledger.record is None:
-            places = [[indices[j] for j in same] for same in alike(params, moments)]
-            k = next(k for k, other in enumerate(self.param_groups) if other is group)
-            everywhere = (p.device for other in self.param_groups for p in other["params"])
-            device = next(everywhere, torch.device("cpu"))  # a rank's share of a model may be nothing
-            self._ledger.open(k, places, device, last=k == len(self.param_groups) - 1)
-        return sparse
-
-    def _meet(self, p: Tensor, group: dict[str, Any]) -> None:
-        """Check a parameter at its first step: trainers put sharded ones in the place of those that were given."""
-        alone = {**group, "params": [p]}
-        alone.pop("param_names", None)
-        check_params(alone)
-        check_sharding(alone, self._process_group)
-        self._over_ranks = self._over_ranks or is_dtensor(p)
-
-    def _prune(self) -> None:
-        """Let go of parameters and groups that were replaced: what is known of them holds their moments."""
-        if len(self._norms) > sum(len(group["params"]) for group in self.param_groups):
-            alive = {id(p) for group in self.param_groups for p in group["params"]}
-            self._norms = {key: known for key, known in self._norms.items() if key in alive}
-
-    def _project(self, parts: Sequence[Part], owners: Sequence[Sequence[Tensor]], record: Record) -> None:
-        for part, tensors in zip(parts, owners, strict=True):
-            projection = self.param_groups[part.group]["projection"]
-            if projection is None or record.applied is False:
-                continue
-            for p in map(local, tensors):  # of a shard only what works entry by entry: checked when it was given
-                new = projected(projection, p.clone())
-                if isinstance(record.applied, Tensor):
-                    new = torch.where(record.applied.to(p.device), new, p)
-                p.copy_(new)
-
-    def state_dict(self) -> dict[str, Any]:
-        """As torch's; ``skipped_steps`` stands in every group, projection and process group in none."""
-        self._count_skipped()
-        state = super().state_dict()
-        for group in state["param_groups"]:
-            group["projection"] = None  # not without the key: torch's flattened state dicts ask for every one
-            group["momentum_dtype"] = statedict.dtype_name(group["momentum_dtype"])
-        return state
-
-    def _count_skipped(self) -> None:
-        """Bring the count in the param groups, which is what gets saved, up to date."""
-        self._bank(self.skipped_steps)
-
-    def _bank(self, skipped: int | Tensor) -> None:
-        for group in self.param_groups:
-            group["skipped_steps"] = skipped
-        if self._ledger.skipped is not None:
-            self._ledger.skipped = self._ledger.skipped * 0
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state of ACMo or of SGD; what it lacks stays as it is here. One that does not fit changes nothing."""
-        loaded: list[dict[str, Any]] = []
-
-        def check(_: Optimizer, state: dict[str, Any]) -> None:  # runs after the hooks that users have registered
-            if "param_groups" in state:
-                state["param_groups"] = [statedict.typed(group) for group in state["param_groups"]]
-            statedict.check(state, self.param_groups, self.defaults)
-            loaded.append(state)
-
-        before = self.param_groups
-
-        def restore(_: Optimizer) -> None:  # runs before the hooks that users have registered
-            statedict.restore(self.state, self.param_groups, before, self.defaults, loaded[0])
-            self._forget()
-
-        handles = (
-            self.register_load_state_dict_pre_hook(check),
-            self.register_load_state_dict_post_hook(restore, prepend=True),
+    def _choose_backend(self, parts: list[Part], options: StepOptions, wide: dict[str, Any]) -> StepFunction:
+        """Return the function that executes this step: the reference, rows, the C kernel in one call, or two passes."""
+        by_row = parts[0].scope in ROW_KINDS if parts else self._has_rows()
+        is_reference = wide["differentiable"] or (wide["foreach"] is False and not wide["fused"])
+        if is_reference:
+            return algorithm.step
+        may_fuse = wide["fused"] or (wide["fused"] is None and wide["foreach"] is None)
+        use_kernel = may_fuse and native.kernel() is not None
+        if by_row:
+            usable = use_kernel and not torch.compiler.is_compiling()
+            kernels = [usable and row_kernel.can_step(part) for part in parts]
+            if wide["fused"]:
+                row_kernel.require([part for part, kernel in zip(parts, kernels, strict=True) if not kernel])
+            ways = [row_kernel.step_part if kernel else foreach_rows.step_part for kernel in kernels]
+            return partial(rows.step, ways=ways)
+        on_one_rank = (
+            options.sum_over_shards is None and options.process_group is None and not torch.compiler.is_compiling()
         )
-        try:
-            with torch.inference_mode(False):  # there tensors have no versions
-                super().load_state_dict(state_dict)
-        finally:
-            for handle in handles:
-                handle.remove()
-
-    def __getstate__(self) -> dict[str, Any]:
-        self._count_skipped()
-        return {**super().__getstate__(), "_process_group": self._process_group, "_over_ranks": self._over_ranks}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        if "defaults" in state:  # unpickled or copied, not loaded
-            self._forget()
-            for group in self.param_groups:
-                for key, value in self.defaults.items():
-                    group.setdefault(key, value)
-
-    def __copy__(self) -> "ACMo":
-        twin = self.__class__.__new__(self.__class__)
-        twin.__dict__.update(self.__dict__)  # what is derived from the state is shared as the state is
-        return twin
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "ACMo":
-        for live in (self._process_group, *(group["projection"] for group in (self.defaults, *self.param_groups))):
-            memo[id(live)] = live  # a copy of a process group would be another one
-        twin = self.__class__.__new__(self.__class__)
-        memo[id(self)] = twin
-        twin.__setstate__(copy.deepcopy(self.__getstate__(), memo))
-        return twin
+        at_once = use_kernel and on_one_rank and not options.unit_step and not torch.compiler.is_compiling()
+        if at_once and all(map(c_kernel.can_step, parts)):
+            return c_kernel.step
+        passes = [kernel_ops if use_kernel and c_kernel.can_pass(part) else foreach for part in parts]
+        if wide["fused"]:
+            c_kernel.require(parts)
+        return partial(two_pass.step, passes=passes)

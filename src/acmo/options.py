@@ -1,44 +1,58 @@
-"""The options of ACMo: what may be chosen, and whether a group's choice is valid."""
+"""The options of ACMo, and the checks of hyper-parameters that its rivals and its JAX twin share."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Sequence
 from operator import itemgetter
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from acmo import checks
-from acmo.projections import check_on_shards, projected
-from acmo.sharding import cut_over, flat_shard, is_dtensor, local
+from acmo.scopes import ROW_SCOPES
 
-SCOPES = ("global", "group", "tensor")
+REAL_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+NORM_SCOPES = ("global", "group", "tensor", *ROW_SCOPES)
+UNIT_STEPS = (False, "rms")  # True means "rms"
 PSIS = ("identity", "sqrt")
-POLICIES = ("skip", "raise", "propagate")
+NONFINITE_POLICIES = ("skip", "raise", "propagate")
 FLAGS = ("decoupled_weight_decay", "maximize", "differentiable")
-CHOICES = ("foreach", "fused")  # None: whatever serves best
+OPTIONAL_FLAGS = ("foreach", "fused")  # None: the fastest backend there is
 # What cannot differ between the groups of one optimizer.
-OPTIMIZER_WIDE = ("norm_scope", "psi", "max_grad_norm", "nonfinite", "foreach", "fused", "differentiable")
-wide = itemgetter(*OPTIMIZER_WIDE)
+OPTIMIZER_WIDE = ("unit_step", "psi", "max_grad_norm", "nonfinite", "foreach", "fused", "differentiable")
+read_edited = itemgetter("norm_scope", *OPTIMIZER_WIDE)  # what a step must check again when a user has edited it
 
 
 def check_group(group: dict[str, Any], others: Sequence[dict[str, Any]] = ()) -> None:
-    """Raise, naming argument and value, unless a group's options are valid and agree with those of the other groups."""
-    checks.at_least("lr", group["lr"])
-    checks.between("momentum", group["momentum"], 0.0, 1.0)
-    checks.at_least("delta", group["delta"])
-    checks.at_least("weight_decay", group["weight_decay"])
-    checks.one_of("norm_scope", group["norm_scope"], SCOPES)
-    checks.one_of("psi", group["psi"], PSIS)
-    checks.one_of("nonfinite", group["nonfinite"], POLICIES)
-    checks.real_floating_dtype("momentum_dtype", group["momentum_dtype"])
+    """Raise, naming option and value, unless a group's options are valid and agree with those of the other groups."""
+    check_at_least("lr", group["lr"])
+    check_between("momentum", group["momentum"], 0.0, 1.0)
+    check_at_least("delta", group["delta"])
+    check_at_least("weight_decay", group["weight_decay"])
+    check_one_of("norm_scope", group["norm_scope"], NORM_SCOPES)
+    check_one_of("psi", group["psi"], PSIS)
+    check_one_of("unit_step", group["unit_step"], UNIT_STEPS)
+    check_one_of("nonfinite", group["nonfinite"], NONFINITE_POLICIES)
+    check_momentum_dtype(group["momentum_dtype"], group["norm_scope"])
     for name in FLAGS:
-        checks.flag(name, group[name])
-    for name in CHOICES:
-        checks.flag(name, group[name], optional=True)
+        check_flag(name, group[name])
+    for name in OPTIONAL_FLAGS:
+        check_flag(name, group[name], optional=True)
     if group["max_grad_norm"] is not None:
-        checks.at_least("max_grad_norm", group["max_grad_norm"], strict=True, finite=False)
-    checks.exclusive(group, ("differentiable", "foreach"), ("differentiable", "fused"), ("foreach", "fused"))
+        check_at_least("max_grad_norm", group["max_grad_norm"], strict=True, finite=False)
+    check_exclusive(group, ("differentiable", "foreach"), ("differentiable", "fused"), ("foreach", "fused"))
+    if group["unit_step"] and group["max_grad_norm"] is not None:
+        raise ValueError(f"max_grad_norm={group['max_grad_norm']} has no effect on unit steps: leave one of them out")
+    if group["norm_scope"] in ROW_SCOPES and group["psi"] != "identity":
+        raise ValueError(
+            f"psi={group['psi']!r} needs norm_scope 'global', 'group' or 'tensor', got {group['norm_scope']!r}"
+        )
     for other in others:
+        scopes = {group["norm_scope"], other["norm_scope"]}
+        if len(scopes) == 2 and scopes & {"global", "group"}:
+            raise ValueError(
+                f"norm_scope {group['norm_scope']!r} and {other['norm_scope']!r} cannot be mixed: "
+                f"'global' and 'group' are one for the whole optimizer"
+            )
         for key in OPTIMIZER_WIDE:
             if group[key] != other[key]:
                 raise ValueError(
@@ -46,54 +60,87 @@ def check_group(group: dict[str, Any], others: Sequence[dict[str, Any]] = ()) ->
                 )
 
 
-def check_edited(groups: Sequence[dict[str, Any]], known: tuple[Any, ...] | None) -> tuple[Any, ...]:
-    """Raise if what holds for the whole optimizer was edited in a group to what is not valid; returns what holds.
-
-    Quick where it is as it was when last asked (``known``): it is asked at every step.
-    """
-    now: tuple[Any, ...] = wide(groups[0])
-    if now != known or any(wide(group) != now for group in groups[1:]):
-        for k, group in enumerate(groups):
-            check_group(group, groups[:k])
-    return now
-
-
-def check_params(group: dict[str, Any]) -> None:
-    """Raise unless parameters and projection can be served, and fit the options."""
-    projection = group["projection"]
-    if projection is not None and not callable(projection):
-        raise TypeError(f"projection must be a callable or None, got {projection!r}")
-    names = group.get("param_names")
-    for i, p in enumerate(group["params"]):
-        who = f"parameter {names[i]!r}" if names else f"parameter {i} of its group"
-        check_tensor(p, who)
-        check_momentum_dtype(group["momentum_dtype"], p, who)
-        if projection is not None:
-            if flat_shard(p) or (is_dtensor(p) and cut_over(p)):
-                check_on_shards(projection, who)
-            projected(projection, local(p).detach().clone())
-
-
-def check_tensor(p: Tensor, who: str) -> None:
-    """Raise unless a parameter's entries can be stepped: numbers with a fraction, each in a place of its own."""
-    # Integers (quantised weights) come along in model.parameters() and can have no gradient: a step passes them by.
-    if p.is_floating_point() and p.dtype not in checks.REAL_DTYPES:
+def check_momentum_dtype(dtype: Any, norm_scope: str) -> None:
+    """Raise unless moments can be stored in a dtype: int8 is for the scopes by row, float16 for the others."""
+    by_row = norm_scope in ROW_SCOPES
+    if dtype is torch.int8 and not by_row:
+        raise ValueError(f"momentum_dtype=torch.int8 needs norm_scope 'row', 'column' or 'auto', got {norm_scope!r}")
+    if dtype is torch.float16 and by_row:
         raise ValueError(
-            f"{who} has dtype {p.dtype}, but ACMo steps float16, bfloat16, float32, float64 and complex ones: pass "
-            f"only those"
+            f"momentum_dtype=torch.float16 would lose small gradients by row (norm_scope={norm_scope!r}): use "
+            f"torch.bfloat16 or torch.int8"
         )
-    if p.layout != torch.strided:
-        raise ValueError(f"{who} has layout {p.layout}: ACMo steps dense parameters (their gradients may be sparse)")
-    if p.is_conj() or p.is_neg():
-        raise ValueError(f"{who} is a lazy view, {p!r}: pass its resolve_conj().resolve_neg() instead")
-    if p.numel() and any(size > 1 and stride == 0 for size, stride in zip(p.shape, p.stride(), strict=True)):
+    if dtype is not torch.int8:
+        check_real_dtype("momentum_dtype", dtype)
+
+
+def check_groups(groups: Sequence[dict[str, Any]]) -> None:
+    """Raise unless the groups are valid and agree: users edit them between steps."""
+    for k, group in enumerate(groups):
+        check_group(group, groups[:k])
+
+
+def check_at_least(name: str, value: Any, bound: float = 0.0, *, strict: bool = False, finite: bool = True) -> None:
+    """Raise ValueError unless ``value`` is a number (or 1-element Tensor) that is >= ``bound`` (> when strict)."""
+    x = read_number(name, value)
+    if not (x > bound if strict else x >= bound) or (finite and math.isinf(x)):
         raise ValueError(
-            f"{who} is expanded (shape {tuple(p.shape)}, strides {p.stride()}), so several of its entries are one "
-            f"place in memory: pass the tensor that was expanded, or a clone()"
+            f"{name} must be {'finite and ' if finite else ''}{'>' if strict else '>='} {bound:g}, got {value}"
         )
 
 
-def check_momentum_dtype(dtype: torch.dtype | None, p: Tensor, who: str) -> None:
-    """Raise for a real moment of a complex parameter."""
-    if dtype is not None and p.is_complex():
-        raise ValueError(f"momentum_dtype={dtype} needs real parameters, got {who} of {p.dtype}")
+def check_between(
+    name: str, value: Any, low: float, high: float, *, open_low: bool = False, open_high: bool = False
+) -> None:
+    """Raise ValueError unless ``value`` lies between ``low`` and ``high``."""
+    x = read_number(name, value)
+    above = x > low if open_low else x >= low
+    below = x < high if open_high else x <= high
+    if not (above and below):
+        interval = f"{'(' if open_low else '['}{low:g}, {high:g}{')' if open_high else ']'}"
+        raise ValueError(f"{name} must be in {interval}, got {value}")
+
+
+def check_one_of(name: str, value: Any, allowed: Collection[Any]) -> None:
+    """Raise ValueError unless ``value`` is among ``allowed``."""
+    if value not in allowed:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
+
+
+def check_flag(name: str, value: Any, *, optional: bool = False) -> None:
+    """Raise TypeError unless ``value`` is a bool (or None, where optional): "no" would count as True."""
+    if not isinstance(value, bool) and not (optional and value is None):
+        raise TypeError(f"{name} must be True or False{' or None' if optional else ''}, got {value!r}")
+
+
+def check_real_dtype(name: str, value: Any) -> None:
+    """Raise unless ``value`` is None or a real floating dtype that torch computes with (float8 is for storage)."""
+    if value is None:
+        return
+    if not isinstance(value, torch.dtype):
+        raise TypeError(f"{name} must be a torch.dtype or None, got {value!r}")
+    if value not in REAL_DTYPES:
+        raise ValueError(f"{name} must be one of {', '.join(map(str, REAL_DTYPES))}, got {value}")
+
+
+def check_exclusive(options: dict[str, Any], *pairs: tuple[str, str]) -> None:
+    """Raise ValueError when both options of a pair are set."""
+    for first, second in pairs:
+        if options[first] and options[second]:
+            raise ValueError(f"{first}=True and {second}=True exclude each other: choose one of them")
+
+
+def read_number(name: str, value: Any) -> float:
+    """Return ``value`` as a float; raise unless it is a real number or a Tensor of one."""
+    if isinstance(value, Tensor):
+        if value.numel() != 1:
+            raise ValueError(f"Tensor {name} must be 1-element, got shape {tuple(value.shape)}")
+        if value.is_complex():
+            raise TypeError(f"{name} must be real, got {value}")
+        return float(value.detach())
+    try:
+        if not isinstance(value, str | bytes):
+            return float(value)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise TypeError(f"{name} must be a number, got {value!r}")

@@ -6,13 +6,15 @@ or says False, needs them all. `L2Ball` and `Simplex` compute in float64 (float3
 that the result is as feasible as the parameter's dtype allows.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from acmo import checks
-from acmo.parts import scalar_dtype
+from acmo.options import check_at_least, read_number
+from acmo.sharding import local
+from acmo.step_data import Part, StepRecord, scalar_dtype
 
 Projection = Callable[[Tensor], Tensor]
 
@@ -32,8 +34,8 @@ class Box:
     elementwise = True  # so it may be applied to a shard
 
     def __init__(self, lo: float, hi: float) -> None:
-        checks.number("Box's lo", lo)
-        checks.number("Box's hi", hi)
+        read_number("Box's lo", lo)
+        read_number("Box's hi", hi)
         if not lo <= hi:
             raise ValueError(f"Box needs lo <= hi, got lo={lo} and hi={hi}")
         self.lo, self.hi = lo, hi
@@ -73,7 +75,7 @@ class L2Ball:
     elementwise = False
 
     def __init__(self, radius: float) -> None:
-        checks.at_least("L2Ball's radius", radius, strict=True)
+        check_at_least("L2Ball's radius", radius, strict=True)
         self.radius = radius
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -153,13 +155,26 @@ def _rounded(y: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.where(turned, other, z)
 
 
-def projected(projection: Projection, p: Tensor) -> Tensor:
-    """What the projection makes of a parameter, which must be of its shape."""
+def project(projection: Projection, p: Tensor) -> Tensor:
+    """Return the projected value of a parameter, which must have its shape."""
     result = projection(p)
     if not isinstance(result, Tensor) or result.shape != p.shape:
         got = tuple(result.shape) if isinstance(result, Tensor) else result
         raise ValueError(f"projection={projection!r} must keep the shape {tuple(p.shape)} of a parameter, gave {got!r}")
     return result
+
+
+def project_parts(parts: Sequence[Part], groups: Sequence[dict[str, Any]], record: StepRecord) -> None:
+    """Line 8: project the parameters of every group that has a projection, if the step was taken."""
+    for part in parts:
+        projection = groups[part.group]["projection"]
+        if projection is None or record.applied is False:
+            continue
+        for p in map(local, part.owners):  # of a shard only what works entry by entry: checked when it was given
+            new = project(projection, p.clone())
+            if isinstance(record.applied, Tensor):
+                new = torch.where(record.applied.to(p.device), new, p)
+            p.copy_(new)
 
 
 def check_on_shards(projection: Projection, who: str) -> None:

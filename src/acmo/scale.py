@@ -1,4 +1,4 @@
-"""What a training costs at scale: bytes of optimizer state a rank holds, and bytes that a step of ACMo sends.
+"""What a training costs at scale: bytes of optimizer state a rank holds, and bytes that a step sends.
 
 Plain arithmetic on shapes, no torch: ``python -m acmo.scale`` prints the tables of docs/scale.md, and tests compare the
 formulas with what ranks really allocate and send.
@@ -6,6 +6,8 @@ formulas with what ranks really allocate and send.
 
 from collections.abc import Sequence
 from math import prod
+
+from acmo.scopes import resolve_scope
 
 Shape = Sequence[int]
 
@@ -37,25 +39,36 @@ def state_bytes(
     """Bytes of optimizer state on the fullest rank.
 
     Args:
-      optimizer: ``"acmo"``, ``"sgd"`` (with momentum) or ``"adamw"``.
+      optimizer: ``"acmo"``, ``"rowacmo"``, ``"sgd"`` (with momentum) or ``"adamw"``.
       shapes: of the parameters, whole.
       ranks: over how many ranks each is cut; of HSDP, the sharding dimension alone.
-      itemsize: bytes of an entry of a moment: 4 for float32, 2 for bfloat16.
+      itemsize: bytes of an entry of a moment: 4 for float32, 2 for bfloat16; 1 for RowACMo's int8, which 1-D tensors
+        do not have, and which keeps a float32 scale a row.
       psi: ACMo's; ``"sqrt"`` keeps a float64 β̂ a tensor.
 
     Returns:
-      The moments, and per tensor a float32 ``step`` (not SGD), β̂, and ACMo's float64 cache of ‖m‖².
+      The moments, and per tensor a float32 ``step`` (not SGD), β̂, and ACMo's float64 cache of ‖m‖² (not RowACMo).
 
     Example:
       >>> state_bytes("acmo", [(4, 3)]), state_bytes("adamw", [(4, 3)]), state_bytes("sgd", [(4, 3)], ranks=2)
       (60, 100, 24)
+      >>> state_bytes("rowacmo", [(4, 3)]), state_bytes("rowacmo", [(4, 3)], itemsize=1)
+      (52, 32)
     """
     moments, scalars = {
         "acmo": (1, 4 + 8 + (8 if psi == "sqrt" else 0)),
+        "rowacmo": (1, 4),
         "sgd": (1, 0),
         "adamw": (2, 4),
     }[optimizer]
-    return sum(moments * itemsize * shard(shape, ranks) + scalars for shape in shapes)
+    return sum(moments * moment_bytes(shape, ranks, itemsize) + scalars for shape in shapes)
+
+
+def moment_bytes(shape: Shape, ranks: int, itemsize: int) -> int:
+    """Bytes of one moment on the fullest rank; with int8, of its scales as well."""
+    if itemsize > 1:
+        return itemsize * shard(shape, ranks)
+    return shard(shape, ranks) + 4 * shard(shape[:1], ranks) if len(shape) > 1 else 4 * shard(shape, ranks)
 
 
 def message_bytes(tensors: int, decayed: int = 0) -> int:
@@ -76,6 +89,35 @@ def message_bytes(tensors: int, decayed: int = 0) -> int:
     return 8 * (2 + 2 * tensors + 3 * decayed)
 
 
+def cut_rows(shapes: Sequence[Shape], norm_scope: str = "auto") -> int:
+    """How many rows, columns and whole tensors FSDP2 cuts, which is along dimension 0: rows stay whole.
+
+    Example:
+      >>> cut_rows([(64, 64), (64,), (1024, 64)]), cut_rows([(64, 64)], norm_scope="column")
+      (65, 64)
+    """
+    kinds = [(resolve_scope(norm_scope, shape), shape) for shape in shapes]
+    return sum({"row": 0, "column": shape[-1], "whole": 1}[kind] for kind, shape in kinds)
+
+
+def row_message_bytes(rows: int, decayed: int = 0, *, flags: bool = False) -> int:
+    """Bytes of the one all-reduce a step of RowACMo, for each mesh dimension that cuts rows; no rows, no message.
+
+    Args:
+      rows: how many rows, columns and 1-D tensors are cut over that dimension; FSDP2 leaves rows whole.
+      decayed: how many of them have coupled weight decay.
+      flags: whether a GradScaler or ``nonfinite="raise"`` has the ranks agree first.
+
+    Returns:
+      8 a sum: ‖g‖², ‖m‖² and ⟨g, m⟩ of each row, with coupled decay ‖g + λθ‖² as well, and two flags.
+
+    Example:
+      >>> row_message_bytes(rows=4096), row_message_bytes(0, flags=True)
+      (98304, 16)
+    """
+    return 8 * (3 * rows + decayed + (2 if flags else 0))
+
+
 def gathered_bytes(groups: int) -> int:
     """Bytes that a rank of a ``process_group`` gives to the one all-gather a step: nine numbers a parameter group."""
     return 8 * 9 * groups
@@ -83,15 +125,14 @@ def gathered_bytes(groups: int) -> int:
 
 def tables() -> str:
     """The tables of docs/scale.md, as Markdown."""
-    head = "| parameters | ranks | ACMo | ACMo, m in bf16 | SGD-momentum | AdamW | ACMo saves against AdamW |"
+    head = "| parameters | ranks | ACMo, RowACMo | m in bf16 | RowACMo, m in int8 | SGD-momentum | AdamW |"
     lines = [head, "|---|---:|---:|---:|---:|---:|---:|"]
     for name, shapes in MODELS.items():
         for ranks in RANKS:
-            ours, half, sgd, adamw = (
-                state_bytes(optimizer, shapes, ranks, itemsize=itemsize)
-                for optimizer, itemsize in (("acmo", 4), ("acmo", 2), ("sgd", 4), ("adamw", 4))
+            cells = (
+                size(state_bytes(optimizer, shapes, ranks, itemsize=itemsize))
+                for optimizer, itemsize in (("acmo", 4), ("acmo", 2), ("rowacmo", 1), ("sgd", 4), ("adamw", 4))
             )
-            cells = (size(x) for x in (ours, half, sgd, adamw, adamw - ours))
             lines.append(f"| {name} | {ranks:,} | " + " | ".join(cells) + " |")
     lines += [
         "",
@@ -102,6 +143,13 @@ def tables() -> str:
         n, gradients = len(shapes), 2 * sum(map(prod, shapes))
         cells = (size(x) for x in (message_bytes(n), message_bytes(n, decayed=n), gradients))
         lines.append(f"| {name} | {n:,} | " + " | ".join(cells) + " |")
+    lines += ["", "| RowACMo, parameters | tables by row: rows cut | message | tables by column: rows cut | message |"]
+    lines += ["|---|---:|---:|---:|---:|"]
+    for name, shapes in MODELS.items():
+        tables, rest = [shapes[0], shapes[-1]], shapes[1:-1]
+        counts = [cut_rows(rest, "row") + cut_rows(tables, scope) for scope in ("row", "column")]
+        cells = (f"{rows:,} | {size(row_message_bytes(rows))}" for rows in counts)
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 

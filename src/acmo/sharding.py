@@ -6,6 +6,7 @@ them the user gives a ``process_group``, and sums are added up group by group.
 """
 
 import sys
+import zlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -13,13 +14,14 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from acmo.parts import Part, Shards, scalar_dtype
+from acmo.scopes import ROW_SCOPES
+from acmo.step_data import Newest, Part, PartSums, ShardedSums, Shards, StepOptions
 
 ProcessGroup = Any  # torch builds without distributed have no such type
 
 
-def localise(params: list[Any], grads: list[Any], moments: list[Any]) -> list[Shards]:
-    """Put local tensors in the place of DTensors; returns over which ranks each parameter is cut, ``()`` for whole."""
+def take_local_shards(params: list[Any], grads: list[Any], moments: list[Any], scopes: Sequence[str]) -> list[Shards]:
+    """Replace DTensors in the lists by their local tensors; return over which ranks the scope of each is cut."""
     shards: list[Shards] = []
     for j, p in enumerate(params):
         if not is_dtensor(p):
@@ -33,101 +35,190 @@ def localise(params: list[Any], grads: list[Any], moments: list[Any]) -> list[Sh
             )
         if grad.placements != p.placements:
             grad = grad.redistribute(placements=p.placements)
-        shards.append(cut_over(p))
+        shards.append(sharding_groups(p, scopes[j]))
         params[j], grads[j], moments[j] = local(p), local(grad), local(moments[j])
     return shards
 
 
 def is_dtensor(x: Tensor) -> bool:
-    """Whether a tensor is distributed, without importing what that takes."""
+    """Return whether a tensor is distributed, without importing what that takes."""
     return hasattr(x, "placements") and hasattr(x, "device_mesh")
 
 
 def local(x: Any) -> Tensor:
-    """What of a DTensor lies on this rank; any other tensor as it is."""
-    part: Tensor = x.to_local().detach() if is_dtensor(x) else x
-    return part
+    """Return the part of a DTensor that lies on this rank; any other tensor as it is."""
+    shard: Tensor = x.to_local().detach() if is_dtensor(x) else x
+    return shard
 
 
-def cut_over(p: Any) -> Shards:
-    """The process groups of the mesh dimensions that shard a DTensor; of several ranks each."""
-    mesh, placements = p.device_mesh, p.placements
-    return tuple(mesh.get_group(i) for i, x in enumerate(placements) if not x.is_replicate() and mesh.size(i) > 1)
+def sharding_groups(p: Any, scope: str = "tensor") -> Shards:
+    """Return the process groups of the mesh dimensions that cut a DTensor's scope: whole rows need no message."""
+    mesh, uncut = p.device_mesh, {"row": 0, "column": 1}.get(scope)
+    return tuple(
+        mesh.get_group(i)
+        for i, placement in enumerate(p.placements)
+        if not placement.is_replicate() and mesh.size(i) > 1 and getattr(placement, "dim", None) != uncut
+    )
 
 
-def over_shards(
-    rows: Sequence[Tensor], parts: Sequence[Part], found_inf: Tensor | None = None
-) -> tuple[list[Tensor], Tensor | None]:
-    """Per-tensor sums ``[k, n_k]`` of each part, added up over the ranks that hold a piece; a message a mesh dimension.
+def zeros_per_row(p: Any, dtype: torch.dtype) -> Tensor:
+    """Return one zero per slice along dimension 0, sharded as those are: a DTensor, where the parameter is one."""
+    zeros = torch.zeros(local(p).shape[0], dtype=dtype, device=p.device)
+    if not is_dtensor(p):
+        return zeros
+    from torch.distributed.tensor import DTensor, Replicate  # only here: an import of its own weight
 
-    Also, as ``[2]``, how many ranks have a gradient that is not finite, and how many a GradScaler that found an
-    overflow: those that hold a parameter whole must hear of it, too. None where nothing is sharded.
+    placements = [x if getattr(x, "dim", None) == 0 else Replicate() for x in p.placements]
+    shape = torch.Size(p.shape[:1])
+    return DTensor.from_local(zeros, p.device_mesh, placements, run_check=False, shape=shape, stride=(1,))
+
+
+def sum_over_shards(sums: Sequence[Tensor], parts: Sequence[Part], found_inf: Tensor | None) -> ShardedSums:
+    """Add up per-tensor sums ``[k, n]`` of each part over the ranks that hold a piece: one message per mesh dimension.
+
+    The first row is ‖g‖². Ranks that hold a parameter whole must learn of a gradient that is not finite, too.
     """
-    result, doubt = list(rows), None
+    result = list(sums)
+    flags = torch.stack(
+        (
+            torch.stack([(~torch.isfinite(s[0]).all()).to(s.dtype) for s in sums]).sum(),
+            sums[0].new_zeros(()) if found_inf is None else (found_inf != 0).to(sums[0]),
+        )
+    )
     for ranks in dict.fromkeys(ranks for part in parts for ranks in part.shards):
-        if doubt is None:
-            bad = sum_of([(~torch.isfinite(r[0]).all()).to(r.dtype) for r in rows])
-            doubt = torch.stack((bad, torch.zeros_like(bad) if found_inf is None else (found_inf != 0).to(bad)))
-        cut = [k for k, part in enumerate(parts) if ranks in part.shards]
-        message = torch.cat([doubt, *(result[k].flatten() for k in cut)])
+        sharded = [k for k, part in enumerate(parts) if ranks in part.shards]
+        message = torch.cat([flags, *(result[k].flatten() for k in sharded)])
         dist.all_reduce(message, group=ranks)
-        doubt, *pieces = torch.split(message, [2, *(result[k].numel() for k in cut)])
-        for k, piece in zip(cut, pieces, strict=True):
+        flags, *pieces = torch.split(message, [2, *(result[k].numel() for k in sharded)])
+        for k, piece in zip(sharded, pieces, strict=True):
             result[k] = piece.view_as(result[k])
-    return result, doubt
+    return ShardedSums(result, *flags.unbind())
 
 
-class Totals(NamedTuple):
-    """What all ranks of a ``process_group`` together hold, a column a parameter group."""
+def sum_rows_over_shards(
+    tables: dict[int, Tensor], parts: Sequence[Part], flags: Tensor | None, process_group: ProcessGroup
+) -> tuple[dict[int, Tensor], Tensor | None]:
+    """Add up the sums of rows that are cut, and flags: one message per mesh dimension, none where there is neither.
 
-    sums: Tensor  # [5, n_groups], the rows of `acmo.foreach.sums`
-    newest: Tensor  # [n_groups]: the largest step, 0 where there is none
-    beta_hats: Tensor  # [n_groups]: β̂ of the most recently stepped parameter (for Ψ = sqrt)
-    active: Tensor  # [ranks]: a number for the set of each rank's parameters that take part
-    found_inf: Tensor  # on how many ranks a GradScaler found an overflow
-
-
-def over_ranks(
-    sums: Tensor, newest: Tensor, beta_hats: Tensor, active: int, found_inf: Tensor | None, ranks: ProcessGroup
-) -> Totals:
-    """One rank's totals → those of all. Gathered and added up in the order of ranks: the same bits everywhere."""
-    found = torch.zeros_like(newest) if found_inf is None else (found_inf != 0).to(newest).expand_as(newest)
-    message = torch.cat((sums, torch.stack((newest, beta_hats, torch.full_like(newest, active), found))))
-    everyone = [torch.empty_like(message) for _ in range(dist.get_world_size(ranks))]
-    dist.all_gather(everyone, message, group=ranks)
-    table = torch.stack(everyone)
-    steps = table[:, 5].amax(0)
-    prevs = torch.where(table[:, 5] == steps, table[:, 6], 0.0).amax(0)
-    return Totals(table[:, :5].sum(0), steps, prevs, table[:, 7, 0], table[:, 8, 0].sum())
-
-
-def home(parts: Sequence[Part], ranks: ProcessGroup) -> Tensor:
-    """Where the scalars of a step live, as an empty tensor; a rank may hold no parameter with a gradient at all."""
-    if parts:
-        device = parts[0].params[0].device
-    else:
-        device = torch.device("cuda" if dist.get_backend(ranks) == "nccl" else "cpu")
-    return torch.zeros((), dtype=scalar_dtype(device), device=device)
+    Args:
+      tables: ``[k, rows]`` by the number of the part.
+      parts: of the step.
+      flags: numbers that every rank which holds a shard must know of, whatever its rows.
+      process_group: the ranks that hold other tensors; they share the flags.
+    """
+    tables = dict(tables)
+    asked = [ranks for k in tables for ranks in parts[k].shards]
+    if flags is not None:
+        asked += [ranks for part in parts for ranks in part.all_shards]
+        asked += [] if process_group is None else [process_group]
+    for ranks in dict.fromkeys(asked):
+        cut = [k for k in tables if ranks in parts[k].shards]
+        pieces = [*([] if flags is None else [flags]), *(tables[k].flatten() for k in cut)]
+        message = torch.cat(pieces)
+        dist.all_reduce(message, group=ranks)
+        received = list(torch.split(message, [piece.numel() for piece in pieces]))
+        flags = flags if flags is None else received.pop(0)
+        tables |= {k: piece.view_as(tables[k]) for k, piece in zip(cut, received, strict=True)}
+    return tables, flags
 
 
-def sum_of(tensors: Sequence[Tensor]) -> Tensor:
-    return torch.stack(list(tensors)).sum(0)
+def sum_over_model(squares: Tensor, parts: Sequence[Part], process_group: ProcessGroup) -> Tensor:
+    """Return the sum of one number per part over all ranks: one message per mesh dimension that shards a part."""
+    numbers = list(squares.unbind())
+    for ranks in dict.fromkeys(ranks for part in parts for ranks in part.all_shards):
+        sharded = [k for k, part in enumerate(parts) if ranks in part.all_shards]
+        message = torch.stack([numbers[k] for k in sharded])
+        dist.all_reduce(message, group=ranks)
+        for k, number in zip(sharded, message.unbind(), strict=True):
+            numbers[k] = number
+    total = torch.stack(numbers).sum() if numbers else squares.sum()
+    if process_group is not None:
+        dist.all_reduce(total, group=process_group)
+    return total
+
+
+class RankTotals(NamedTuple):
+    """What all ranks of a ``process_group`` hold together, per parameter group."""
+
+    sums: dict[int, PartSums]
+    newest: dict[int, Newest]
+    active_sets: Tensor  # [ranks]: a number for the set of each rank's parameters that take part
+    overflow_ranks: Tensor  # on how many ranks a GradScaler found an overflow
+
+
+class RankMessage(NamedTuple):
+    """What a rank of a ``process_group`` sends, ``[n_groups]`` per field."""
+
+    raw_grad_sq: Tensor
+    moment_sq: Tensor
+    decayed_sq: Tensor
+    grad_theta: Tensor
+    theta_sq: Tensor
+    newest_step: Tensor  # 0 where there is none
+    newest_beta_hat: Tensor
+    active_set: Tensor
+    overflow: Tensor
+
+
+def gather_totals(
+    parts: Sequence[Part],
+    sums: dict[int, PartSums],
+    newest: dict[int, Newest],
+    n_groups: int,
+    options: StepOptions,
+    found_inf: Tensor | None,
+    home: Tensor,
+) -> RankTotals:
+    """Add up one rank's totals with those of all others, in the order of ranks: the same bits everywhere.
+
+    A rank without a gradient must call this, too, or the others would wait.
+    """
+    active = float(zlib.crc32(repr([(part.group, tuple(part.indices)) for part in parts]).encode()))
+    overflow = torch.zeros_like(home) if found_inf is None else (found_inf != 0).to(home)
+    columns = []
+    for k in range(n_groups):
+        own, clock = sums.get(k, PartSums(home, home)), newest.get(k, Newest(home, None))
+        sums_of_group = (own.raw_grad_sq, own.moment_sq, own.decayed_sq, own.grad_theta, own.theta_sq)
+        fields = [home if x is None else x for x in (*sums_of_group, *clock)]
+        columns.append(torch.stack([*fields, torch.full_like(home, active), overflow]))
+    message = torch.stack(columns, dim=1)
+    received = [torch.empty_like(message) for _ in range(dist.get_world_size(options.process_group))]
+    dist.all_gather(received, message, group=options.process_group)
+    by_rank = RankMessage(*torch.stack(received, dim=1).unbind())  # [ranks, n_groups] per field
+    received_sums = (by_rank.raw_grad_sq, by_rank.moment_sq, by_rank.decayed_sq, by_rank.grad_theta, by_rank.theta_sq)
+    totals = torch.stack(received_sums).sum(1)
+    steps = by_rank.newest_step.amax(0)
+    beta_hats = torch.where(by_rank.newest_step == steps, by_rank.newest_beta_hat, 0.0).amax(0)
+    return RankTotals(
+        {k: PartSums(*total.unbind()) for k, total in enumerate(totals.unbind(1))},
+        {k: Newest(steps[k], beta_hats[k] if options.psi == "sqrt" else None) for k in range(n_groups)},
+        by_rank.active_set[:, 0],
+        by_rank.overflow[:, 0].sum(),
+    )
+
+
+def find_device(ranks: ProcessGroup) -> torch.device:
+    """Return the device of messages on a rank that holds no parameter with a gradient."""
+    return torch.device("cuda" if dist.get_backend(ranks) == "nccl" else "cpu")
 
 
 def check_process_group(ranks: ProcessGroup, options: dict[str, Any]) -> None:
-    """Raise unless ``process_group`` is one, and a backend can serve it."""
+    """Raise unless ``process_group`` is one, and the backend supports it."""
     if ranks is None:
         return
     if not dist.is_available() or not isinstance(ranks, dist.ProcessGroup):
         raise TypeError(f"process_group must be a torch.distributed process group or None, got {ranks!r}")
-    if options["differentiable"] or (options["foreach"] is False and not options["fused"]):
+    if options["unit_step"] and options["norm_scope"] in ("global", "group"):
         raise ValueError(
-            "process_group is served by the foreach and the fused backend: leave foreach and fused at None"
+            f"unit_step with process_group= needs norm_scope='tensor' or rows, got {options['norm_scope']!r}"
         )
+    if options["differentiable"] or (options["foreach"] is False and not options["fused"]):
+        raise ValueError("process_group needs the foreach or the fused backend: leave foreach and fused at None")
 
 
 def check_sharding(group: dict[str, Any], process_group: ProcessGroup) -> None:
-    """Raise where a norm would silently be that of a part, and say what to pass."""
+    """Raise where a norm would silently be that of one rank's share, and say what to pass."""
+    by_row = group["norm_scope"] in ROW_SCOPES
     for p in group["params"]:
         if is_dtensor(p):
             placements = p.placements
@@ -141,8 +232,15 @@ def check_sharding(group: dict[str, Any], process_group: ProcessGroup) -> None:
                 )
             if group["differentiable"]:
                 raise ValueError(f"differentiable=True needs plain tensors, got a DTensor placed {placements}")
-        if not flat_shard(p):
+            if by_row and group["foreach"] is False and not group["fused"]:
+                raise ValueError(f"foreach=False needs plain tensors by row, got a DTensor placed {placements}")
+        if not is_flat_shard(p):
             continue
+        if by_row:
+            raise ValueError(
+                f"norm_scope={group['norm_scope']!r} needs the rows of a parameter, and one is a flat shard (FSDP1 or "
+                f"DeepSpeed), which does not know them: use FSDP2 (fully_shard), or norm_scope 'global' or 'group'"
+            )
         if process_group is None:
             raise ValueError(
                 "a parameter is a shard of an engine (FSDP1 or DeepSpeed) that keeps plain tensors, and no norm over "
@@ -150,20 +248,29 @@ def check_sharding(group: dict[str, Any], process_group: ProcessGroup) -> None:
             )
         if group["norm_scope"] == "tensor":
             raise ValueError('norm_scope="tensor" needs whole tensors or DTensors, and a parameter is a flat shard')
-    if process_group is None and inside_zero():
+    if process_group is None and needs_all_ranks(group) and is_inside_zero():
         raise ValueError(
-            "ZeroRedundancyOptimizer gives each rank a part of the parameters, and keeps process_group to itself: pass "
-            "optimizer_class=functools.partial(ACMo, process_group=torch.distributed.group.WORLD)"
+            f"ZeroRedundancyOptimizer gives each rank a part of the parameters, and {needs_all_ranks(group)} needs "
+            f"all: pass optimizer_class=functools.partial(ACMo, process_group=torch.distributed.group.WORLD)"
         )
 
 
-def flat_shard(p: Tensor) -> bool:
-    """Whether an engine has put its mark on a plain tensor: FSDP1's flat parameter, its views, DeepSpeed's ZeRO-3."""
+def needs_all_ranks(group: dict[str, Any]) -> str:
+    """Return the option for which ranks with whole tensors must know of each other's; "" where there is none."""
+    if group["norm_scope"] in ("global", "group"):
+        return f"norm_scope={group['norm_scope']!r}"
+    if group["max_grad_norm"] is not None:
+        return f"max_grad_norm={group['max_grad_norm']}"
+    return 'nonfinite="raise"' if group["nonfinite"] == "raise" else ""
+
+
+def is_flat_shard(p: Tensor) -> bool:
+    """Return whether an engine has marked a plain tensor: FSDP1's flat parameter, its views, DeepSpeed's ZeRO-3."""
     return any(hasattr(p, mark) for mark in ("_is_flat_param", "_fsdp_flattened", "ds_id"))
 
 
-def inside_zero() -> bool:
-    """Whether a ZeroRedundancyOptimizer over several ranks is being built around us: nothing else gives it away."""
+def is_inside_zero() -> bool:
+    """Return whether a ZeroRedundancyOptimizer over several ranks is being built: only the call stack shows it."""
     if "torch.distributed.optim.zero_redundancy_optimizer" not in sys.modules or not dist.is_initialized():
         return False
     frame = sys._getframe(1)

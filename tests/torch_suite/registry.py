@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
+from zlib import crc32
 
 import pytest
 import torch
@@ -65,7 +66,7 @@ class Case:
         return f"{self.info.optim_inputs_func(device='cpu')[self.index].desc}-{self.backend}"
 
     def kwargs(self, backend: str | None = None, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
-        """The constructor's arguments, made anew: a Tensor lr is changed by schedulers."""
+        """The constructor's arguments, new each time: a Tensor lr is changed by schedulers."""
         flags = FLAGS[backend or self.backend]
         given = self.info.optim_inputs_func(device="cpu", dtype=dtype)[self.index].kwargs
         return given | {name: on for name, on in flags.items() if name in self.info.supported_impls}
@@ -79,17 +80,25 @@ class Case:
 def optimizers(*backends: str, configurations: int | None = None) -> Callable[[Callable[..., None]], Any]:
     """Run a check, as argument `case`, over every configuration of every optimizer, in the given ways.
 
+    A check runs each configuration in one way, and the ways rotate over configurations and checks: every check meets
+    every configuration and every way, and every configuration meets every way in some check. All other cases are
+    nightly.
+
     Where options cannot matter, `configurations=1` takes each optimizer's first alone.
     """
 
     def decorate(check: Callable[..., None]) -> Any:
-        params = []
+        params, turn = [], crc32(check.__name__.encode())  # the same turn whichever files are collected
         for entry in ENTRIES:
             for index in range(len(entry.info.optim_inputs_func(device="cpu")[:configurations])):
-                for backend in backends:
-                    if backend == "reference" or backend in entry.info.supported_impls:
-                        case = Case(entry, index, backend)
-                        params.append(pytest.param(case, id=f"{entry.name}-{case.desc}", marks=_marks(check, case)))
+                ways = [b for b in backends if b == "reference" or b in entry.info.supported_impls]
+                cases = [Case(entry, index, backend) for backend in ways]
+                applicable = [case for case in cases if not _skips(check, case)] or cases
+                first = (turn + index) % len(applicable) if applicable else 0
+                chosen = applicable if configurations else applicable[first : first + 1]
+                for case in cases:
+                    marks = _skips(check, case) + ([] if case in chosen else [pytest.mark.nightly])
+                    params.append(pytest.param(case, id=f"{entry.name}-{case.desc}", marks=marks))
         return pytest.mark.parametrize("case", params)(check)
 
     return decorate
@@ -100,7 +109,7 @@ def optimizer_entries(check: Callable[..., None]) -> Any:
     return pytest.mark.parametrize("entry", [pytest.param(entry, id=entry.name) for entry in ENTRIES])(check)
 
 
-def _marks(check: Callable[..., None], case: Case) -> list[pytest.MarkDecorator]:
+def _skips(check: Callable[..., None], case: Case) -> list[pytest.MarkDecorator]:
     return [
         pytest.mark.skip(reason=skip.reason)
         for skip in case.entry.skips
@@ -140,7 +149,7 @@ ENTRIES = [
         _of_torch(torch.optim.Adam),
         skips=(
             *OF_TORCH,
-            Skip("test_a_tensor_lr_*", "*-foreach", "torch's Adam takes a Tensor lr with foreach on a GPU alone"),
+            Skip("test_*tensor_lr_*", "*-foreach", "torch's Adam takes a Tensor lr with foreach on a GPU alone"),
             Skip("test_they_match_whatever_the_default_dtype_is", "*-fused", "torch's fused Adam has a float32 step"),
         ),
     ),

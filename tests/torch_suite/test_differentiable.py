@@ -10,7 +10,7 @@ from .registry import Case, optimizers
 
 
 @optimizers("differentiable")
-def test_a_step_is_differentiable_in_parameter_gradient_and_state(case: Case):
+def test_step_is_differentiable_in_param_gradient_and_state(case: Case):
     def step(param: Tensor, grad: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
         param = param.clone()
         param.grad = grad

@@ -51,7 +51,7 @@ def test_strided_parameters_are_trained_as_contiguous_ones(case: Case):
 
 
 @optimizers(*BACKENDS, configurations=1)
-def test_groups_with_their_own_lr_go_the_right_direction_under_every_scheduler(case: Case):
+def test_groups_with_their_own_lr_descend_under_every_scheduler(case: Case):
     for constructors in case.info.scheduler_inputs:
         problem = LeastSquares()
         before = problem.closure()
@@ -72,7 +72,7 @@ def test_a_tensor_lr_equals_the_same_float(case: Case):
 
 
 @optimizers(*BACKENDS)
-def test_a_tensor_lr_that_is_filled_anew_takes_effect(case: Case):
+def test_tensor_lr_filled_with_a_new_value_takes_effect(case: Case):
     problem = LeastSquares()
     lr = torch.tensor(0.01)
     optimizer = case.build(problem.params, lr=lr)
@@ -100,7 +100,7 @@ def test_a_group_without_lr_stands_still_while_the_other_trains(case: Case):
 
 
 @optimizers(*BACKENDS)
-def test_a_group_without_decay_goes_the_right_direction_beside_one_with_it(case: Case):
+def test_groups_with_and_without_decay_both_descend(case: Case):
     problem = LeastSquares()
     before = problem.closure()
     groups = [{"params": [problem.weight], "weight_decay": 0.1}, {"params": [problem.bias], "weight_decay": 0.0}]

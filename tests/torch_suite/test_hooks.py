@@ -78,7 +78,7 @@ def take_the_test_entry_out(optimizer: Optimizer, state_dict: dict[str, Any]) ->
 
 
 @optimizers(*EVERY_WAY, configurations=1)
-def test_a_state_dict_pre_hook_sees_the_optimizer_before_it_is_read(case: Case):
+def test_state_dict_pre_hook_runs_before_the_state_is_read(case: Case):
     optimizer = case.build(a_param())
     handle = optimizer.register_state_dict_pre_hook(put_a_test_entry_into_state)
     assert optimizer.state_dict()["state"]["test"] == 1
@@ -117,7 +117,7 @@ def lr_in_a_copy(optimizer: Optimizer, state_dict: dict[str, Any]) -> dict[str, 
 
 
 @optimizers(*EVERY_WAY, configurations=1)
-def test_load_state_dict_pre_hooks_change_or_replace_what_is_loaded_in_their_order(case: Case):
+def test_load_pre_hooks_change_the_loaded_state_in_order(case: Case):
     optimizer = case.build(a_param())
     state_dict = optimizer.state_dict()
     optimizer.register_load_state_dict_pre_hook(lr_in_place)
@@ -147,7 +147,7 @@ def test_a_load_state_dict_post_hook_sees_what_was_loaded(case: Case):
 
 
 @optimizers(*EVERY_WAY, configurations=1)
-def test_a_load_state_dict_post_hook_sees_the_options_that_the_state_lacked(case: Case):
+def test_load_post_hook_sees_options_that_the_state_lacked(case: Case):
     optimizer = case.build(a_param())
     old = deepcopy(optimizer.state_dict())
     lacking = set(case.info.not_og_supported_flags) & old["param_groups"][0].keys()

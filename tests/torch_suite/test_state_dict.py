@@ -47,7 +47,7 @@ def assert_goes_on(case: Case, saves_names: bool, loads_names: bool) -> dict[str
 
 
 @optimizers(*BACKENDS)
-def test_a_training_that_is_loaded_goes_on_as_if_it_had_never_stopped(case: Case):
+def test_loaded_training_resumes_with_the_same_numbers(case: Case):
     assert_goes_on(case, saves_names=False, loads_names=False)
 
 
@@ -59,7 +59,7 @@ def test_names_are_kept_when_either_side_has_them(case: Case, saves_names: bool,
 
 
 @optimizers(*BACKENDS, configurations=1)
-def test_a_parameter_that_occurs_twice_has_one_place_in_the_state_dict(case: Case):
+def test_parameter_given_twice_is_in_the_state_dict_once(case: Case):
     optimizer = case.build(LeastSquares().params)
     once = optimizer.state_dict()["param_groups"][-1]
     optimizer.param_groups.extend(optimizer.param_groups)
@@ -89,7 +89,7 @@ def test_loading_leaves_the_given_state_dict_as_it_was(case: Case):
 
 
 @optimizers(*BACKENDS)
-def test_a_state_dict_that_lacks_newer_options_can_be_loaded_and_stepped(case: Case):
+def test_state_dict_without_newer_options_loads_and_steps(case: Case):
     problem = LeastSquares()
     optimizer = case.build(problem.params)
     problem.train(optimizer, 3)
@@ -144,7 +144,7 @@ def test_a_step_counter_that_is_a_plain_number_can_be_loaded(case: Case):
 
 
 @optimizers(*BACKENDS)
-def test_a_state_loaded_for_another_dtype_has_the_dtypes_of_a_native_one(case: Case):
+def test_state_loaded_for_another_dtype_has_its_dtypes(case: Case):
     problem = LeastSquares(dtype=torch.float32)
     optimizer = case.build(problem.params)
     problem.train(optimizer, 3)

@@ -57,7 +57,7 @@ def test_a_step_leaves_gradients_as_they_are(case: Case):
 
 
 @optimizers(*BACKENDS)
-def test_a_closure_is_called_once_with_autograd_on_and_its_loss_returned(case: Case):
+def test_closure_runs_once_with_autograd_and_returns_its_loss(case: Case):
     problem = LeastSquares()
     twin = problem.clone()
     losses = []
@@ -76,7 +76,7 @@ def test_a_closure_is_called_once_with_autograd_on_and_its_loss_returned(case: C
 
 
 @optimizers(*BACKENDS)
-def test_a_group_added_later_equals_one_that_waited_for_its_gradient(case: Case):
+def test_group_added_later_equals_one_without_gradient_so_far(case: Case):
     def run(added: bool) -> tuple[LeastSquares, nn.Parameter]:
         torch.manual_seed(3)
         problem, late = LeastSquares(), nn.Parameter(torch.randn(4, 2))

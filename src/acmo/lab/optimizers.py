@@ -59,11 +59,8 @@ def state_bytes(optimizer: Optimizer) -> int:
 def options_of(name: str) -> list[str] | None:
     """The names of an optimizer's options; None where it takes any."""
     from acmo.rivals import REGISTRY
-    from acmo.rivals.ndadam import NDAdam
 
-    target = REGISTRY[name].factory if name in REGISTRY else find_factory(name)
-    if name == "nd-adam":
-        target = NDAdam  # behind a function that takes whatever it takes
+    target = REGISTRY[name].optimizer if name in REGISTRY else find_factory(name)
     try:
         parameters = inspect.signature(target).parameters
     except (TypeError, ValueError):

@@ -2,6 +2,7 @@
 
 import re
 import warnings
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -55,13 +56,16 @@ class Store:
         engine: dict[str, Any] = {"pool_pre_ping": True, "connect_args": self._connect_args()}
         retry = optuna.storages.RetryHeartbeatStaleTrialCallback(max_retry=self.retries)
         with self.lock(), self.explained():
-            return optuna.storages.RDBStorage(
+            storage = optuna.storages.RDBStorage(
                 self._url(),
                 engine_kwargs=engine,
                 heartbeat_interval=self.heartbeat,
                 grace_period=self.grace,
                 heartbeat_stale_trial_callback=retry,
             )
+        # Optuna leaves the pool's connections to the garbage collector, of which Python 3.13 warns.
+        weakref.finalize(storage, storage.engine.dispose)
+        return storage
 
     @contextmanager
     def lock(self) -> Iterator[None]:

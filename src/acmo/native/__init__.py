@@ -1,4 +1,4 @@
-"""The fused CPU kernel: where its library is, why it is not, and its two functions.
+"""The fused CPU kernel: where its library is, why it is not, and its functions.
 
 The library (``kernel.c``, built by CMake when the package is installed) is loaded at the first call of :func:`kernel`,
 never by ``import acmo``. Environment:
@@ -18,9 +18,9 @@ from typing import Final
 
 import torch
 
-__all__ = ["DTYPE_CODES", "Kernel", "kernel", "required", "why_missing"]
+__all__ = ["DTYPE_CODES", "INT8_CODE", "Kernel", "kernel", "required", "why_missing"]
 
-ABI: Final = 2
+ABI: Final = 4
 NAME: Final = "libacmo_kernel.so"
 DTYPE_CODES: Final[dict[torch.dtype, int]] = {
     torch.float32: 0,
@@ -28,6 +28,7 @@ DTYPE_CODES: Final[dict[torch.dtype, int]] = {
     torch.bfloat16: 2,
     torch.float16: 3,
 }
+INT8_CODE: Final = 4  # of moments by row or column, which have a float32 scale per row of dimension 0
 
 # None: not tried yet; a str: tried, and why it failed.
 _loaded: Kernel | str | None = None
@@ -60,6 +61,8 @@ class Kernel:
         library.acmo_step.argtypes = [pointer] * 3
         library.acmo_step.restype = integer
         self.step = library.acmo_step
+        library.acmo_rows.argtypes = [pointer] * 3
+        library.acmo_rows.restype = integer
         library.acmo_isa.restype = ctypes.c_char_p
         library.acmo_set_isa.argtypes = [ctypes.c_char_p]
         self.path = path
@@ -67,6 +70,7 @@ class Kernel:
         self._library = library
         self._sums = library.acmo_sums
         self._update = library.acmo_update
+        self._rows = library.acmo_rows
 
     @property
     def isa(self) -> str:
@@ -76,6 +80,21 @@ class Kernel:
     def set_isa(self, name: str) -> bool:
         """Use another instruction set (for tests; all give the same bits); False if this CPU or build lacks it."""
         return bool(self._library.acmo_set_isa(name.encode()))
+
+    def rows(self, arguments: array[int], numbers: array[float], table: int) -> None:
+        """Step n tensors by row, by column or whole, in place; :mod:`acmo.backends.row_kernel` packs the arguments.
+
+        Args:
+          arguments: n and the most threads to use, then n each of: ``data_ptr()`` of θ, m, g and of the float32 scales
+            (0 without), rows, columns, scope (0 row, 1 column, 2 whole), code of the dtype of θ and g, code of m's
+            (``INT8_CODE`` too), flags (1 unit, 2 propagate, 4 stochastic rounding), seed, index of the first entry.
+          numbers: n each of s, λ, β, δ, α, κ and √n.
+          table: address of 10 rows of n doubles that are written: Σ‖s g‖², ΣG², ΣM², Σ‖m_t‖², rows, rows that took
+            part, rows skipped, the smallest cosine between step and gradient (∞ without rows), Σ cosines, rows with
+            ⟨g, m⟩ < 0. The sums are of the rows that took part.
+        """
+        if self._rows(_at(arguments), _at(numbers), table) < 0:
+            raise MemoryError("there is no memory for the sums of a step by row")
 
     def squares(self, numel: Sequence[int], dtype: Sequence[int], x: Sequence[int], threads: int) -> array[float]:
         """Pass 1 without decay: Σx² of each tensor, in double.

@@ -18,20 +18,12 @@ INLINE double total(const lanes *sum) {
 }
 
 INLINE void add_product_f64(vd2 *sum, vd2 a, vd2 b) {
-    sum->lo += a.lo * b.lo;
-    sum->hi += a.hi * b.hi;
+    sum->lo = add_double_product(sum->lo, a.lo, b.lo);
+    sum->hi = add_double_product(sum->hi, a.hi, b.hi);
 }
-/* A product of two floats is exact in double: one fused multiply-add gives the bits of two instructions. */
 INLINE void add_product_f32(vd2 *sum, vd2 a, vd2 b) {
-#if ACMO_BYTES == 64
-    sum->lo = (vd)_mm512_fmadd_pd((__m512d)a.lo, (__m512d)b.lo, (__m512d)sum->lo);
-    sum->hi = (vd)_mm512_fmadd_pd((__m512d)a.hi, (__m512d)b.hi, (__m512d)sum->hi);
-#elif ACMO_BYTES == 32
-    sum->lo = (vd)_mm256_fmadd_pd((__m256d)a.lo, (__m256d)b.lo, (__m256d)sum->lo);
-    sum->hi = (vd)_mm256_fmadd_pd((__m256d)a.hi, (__m256d)b.hi, (__m256d)sum->hi);
-#else
-    add_product_f64(sum, a, b);
-#endif
+    sum->lo = add_float_product(sum->lo, a.lo, b.lo);
+    sum->hi = add_float_product(sum->hi, a.hi, b.hi);
 }
 #define add_product_bf16 add_product_f32
 #define add_product_f16 add_product_f32
@@ -106,9 +98,9 @@ DEFINE_SUMS(f16)
 
 /* m' = s g + λθ + β̂ m and θ' = keep θ − α m', in float or in double. Plain: s = 1, λ = 0, keep = 1, which is a step
  * without clipping and decay, and for 16-bit elements that much arithmetic is what takes the time. */
-typedef struct { float s, lambda, beta_hat, keep, alpha; uint32_t decays; } coefs_float;
-typedef struct { double s, lambda, beta_hat, keep, alpha; uint64_t decays; } coefs_double;
-typedef uint64_t vu64 VECTOR(ACMO_BYTES);
+/* β̂ = beta_hat · beta_more: 1 unless float cannot hold β̂, though β̂m is bounded by β‖g‖; then both are its root. */
+typedef struct { float s, lambda, beta_hat, beta_more, keep, alpha; uint32_t decays; } coefs_float;
+typedef struct { double s, lambda, beta_hat, beta_more, keep, alpha; uint64_t decays; } coefs_double;
 
 #define DEFINE_ADVANCE(V, U, S)                                                                     \
     INLINE V advance_##V(V g, V m, V *theta, const coefs_##S *c, int plain) {                       \
@@ -118,14 +110,19 @@ typedef uint64_t vu64 VECTOR(ACMO_BYTES);
             return fresh;                                                                           \
         }                                                                                           \
         V decay = (V)((U)(c->lambda * *theta) & c->decays); /* without decay, 0 for θ = ∞ too */    \
-        V fresh = c->s * g + decay + c->beta_hat * m;                                               \
+        V fresh = c->s * g + decay + c->beta_more * (c->beta_hat * m);                              \
         *theta = c->keep * *theta - c->alpha * fresh;                                               \
         return fresh;                                                                               \
     }                                                                                               \
     INLINE coefs_##S coefs_in_##S(const double *coef) {                                             \
         S x[ACMO_COEFS];                                                                            \
         for (int k = 0; k < ACMO_COEFS; k++) x[k] = coef[k] == coef[k] ? (S)coef[k] : (S)NAN; /* the plain NaN */ \
-        coefs_##S c = {x[ACMO_S], x[ACMO_LAMBDA], x[ACMO_BETA_HAT], x[ACMO_KEEP], x[ACMO_ALPHA], 0}; \
+        coefs_##S c = {x[ACMO_S], x[ACMO_LAMBDA], x[ACMO_BETA_HAT], 1, x[ACMO_KEEP], x[ACMO_ALPHA], 0}; \
+        double beta_hat = coef[ACMO_BETA_HAT];                                                      \
+        if (sizeof(S) == 4 && (beta_hat > 1e30 || (beta_hat > 0 && beta_hat < 1e-30))) {             \
+            double root = sqrt(beta_hat);                                                           \
+            c.beta_hat = c.beta_more = (S)(root < 3e38 ? root : 3e38);                              \
+        }                                                                                           \
         if (c.lambda != 0) c.decays--;                                                              \
         return c;                                                                                   \
     }
@@ -154,7 +151,7 @@ DEFINE_ADVANCE(vd, vu64, double)
     }                                                                                               \
     static double update_##P##_##M(void *p, void *m, const void *g, int64_t n, const double coef[ACMO_COEFS]) { \
         coefs_##S c = coefs_in_##S(coef);                                                           \
-        if (c.s == 1 && c.lambda == 0 && c.keep == 1) return rows_##P##_##M(p, m, g, n, &c, 1);     \
+        if (c.s == 1 && c.lambda == 0 && c.keep == 1 && c.beta_more == 1) return rows_##P##_##M(p, m, g, n, &c, 1);     \
         return rows_##P##_##M(p, m, g, n, &c, 0);                                                   \
     }
 

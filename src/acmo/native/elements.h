@@ -90,6 +90,18 @@ INLINE vu16 narrow_16_bits(vu x) { return __builtin_convertvector(x, vu16); }
 #endif
 INLINE vf magnitude(vf x) { return (vf)((vu)x & 0x7FFFFFFFu); }
 
+/* Sums are in double. A product of two floats is exact there, so one fused multiply-add gives the bits of two instructions. */
+INLINE vd add_double_product(vd sum, vd a, vd b) { return sum + a * b; }
+INLINE vd add_float_product(vd sum, vd a, vd b) {
+#if ACMO_BYTES == 64
+    return (vd)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)sum);
+#elif ACMO_BYTES == 32
+    return (vd)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)sum);
+#else
+    return add_double_product(sum, a, b);
+#endif
+}
+
 /* Every store returns the value as stored, which is what a later load will see. memcpy: pointers are aligned to an
  * element at best (views with an offset), and this is how C says so. */
 typedef float f32;
@@ -217,6 +229,56 @@ INLINE vd2 load_bf16_d(const bf16 *p) {
 LOAD_AS_DOUBLES(f32)
 LOAD_AS_DOUBLES(bf16)
 LOAD_AS_DOUBLES(f16)
+#endif
+
+/* The first `count` entries of a vector, at the end of a row: others are read as 0 and not written. Any count is allowed. */
+typedef uint64_t vu64 VECTOR(ACMO_BYTES);
+#if ACMO_BYTES == 64
+INLINE uint32_t first_bits(int64_t count) { return count <= 0 ? 0 : count >= 16 ? 0xFFFFu : (1u << count) - 1u; }
+INLINE vf load_first_float(const float *p, int64_t count) {
+    return (vf)_mm512_maskz_loadu_ps((__mmask16)first_bits(count), p);
+}
+INLINE void store_first_float(float *p, vf x, int64_t count) {
+    _mm512_mask_storeu_ps(p, (__mmask16)first_bits(count), (__m512)x);
+}
+INLINE vd load_first_double(const double *p, int64_t count) {
+    return (vd)_mm512_maskz_loadu_pd((__mmask8)first_bits(count), p);
+}
+INLINE void store_first_double(double *p, vd x, int64_t count) {
+    _mm512_mask_storeu_pd(p, (__mmask8)first_bits(count), (__m512d)x);
+}
+#elif ACMO_BYTES == 32
+INLINE __m256i first_of_eight(int64_t count) {
+    int limit = count < 0 ? 0 : count > 8 ? 8 : (int)count;
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(limit), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+INLINE __m256i first_of_four(int64_t count) {
+    return _mm256_cmpgt_epi64(_mm256_set1_epi64x(count), _mm256_setr_epi64x(0, 1, 2, 3));
+}
+INLINE vf load_first_float(const float *p, int64_t count) { return (vf)_mm256_maskload_ps(p, first_of_eight(count)); }
+INLINE void store_first_float(float *p, vf x, int64_t count) {
+    _mm256_maskstore_ps(p, first_of_eight(count), (__m256)x);
+}
+INLINE vd load_first_double(const double *p, int64_t count) { return (vd)_mm256_maskload_pd(p, first_of_four(count)); }
+INLINE void store_first_double(double *p, vd x, int64_t count) {
+    _mm256_maskstore_pd(p, first_of_four(count), (__m256d)x);
+}
+#else
+#define DEFINE_FIRST(V, S)                                                                          \
+    INLINE V load_first_##S(const S *p, int64_t count) {                                            \
+        S x[sizeof(V) / sizeof(S)] = {0};                                                           \
+        V v;                                                                                        \
+        for (int64_t i = 0; i < (int64_t)(sizeof(V) / sizeof(S)) && i < count; i++) x[i] = p[i];    \
+        memcpy(&v, x, sizeof v);                                                                    \
+        return v;                                                                                   \
+    }                                                                                               \
+    INLINE void store_first_##S(S *p, V v, int64_t count) {                                         \
+        S x[sizeof(V) / sizeof(S)];                                                                 \
+        memcpy(x, &v, sizeof v);                                                                    \
+        for (int64_t i = 0; i < (int64_t)(sizeof(V) / sizeof(S)) && i < count; i++) p[i] = x[i];    \
+    }
+DEFINE_FIRST(vf, float)
+DEFINE_FIRST(vd, double)
 #endif
 
 #endif

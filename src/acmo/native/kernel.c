@@ -1,4 +1,4 @@
-/* The fused CPU step behind a plain C ABI: no Python, no torch, so one library serves every version of both.
+/* The fused CPU step behind a plain C ABI: no Python, no torch, so one library works with every version of both.
  *
  * All tensors are cut into chunks of CHUNK entries. A thread takes a contiguous range of chunks; each chunk's sum goes to
  * its own place in a scratch, and a tensor's chunks are added in their order. So neither the number of threads nor the
@@ -17,9 +17,10 @@
 
 #include "chunks.h"
 #include "kernel.h"
+#include "rows.h"
 
 enum {
-    ABI = 2,
+    ABI = 4,
     CHUNK = ACMO_CHUNK,
     BLOCK = 128,          /* chunks; 4 MB of float32: long enough for the prefetchers, short beside a cache */
     OVERHEAD = 64,        /* what a chunk costs beside its entries, in entries: balances many small tensors */
@@ -43,8 +44,8 @@ static int supported(const acmo_chunks *c) {
     return c == &acmo_chunks_plain;
 }
 
-/* OpenMP's pool of threads does not survive fork(), and GOMP waits for the dead for ever: a forked child runs serially.
- * That the fork may have happened before this library was loaded, Linux tells (PF_FORKNOEXEC). */
+/* OpenMP's pool of threads does not survive fork(), and GOMP would wait for it forever: a forked child runs serially.
+ * The fork may have happened before this library was loaded: Linux has a flag for that (PF_FORKNOEXEC). */
 static void after_fork(void) { forked = 1; }
 
 static int forked_before_load(void) {
@@ -69,6 +70,16 @@ __attribute__((constructor)) static void prepare(void) {
     forked = forked_before_load();
     pthread_atfork(NULL, NULL, after_fork);
 }
+
+/* For rows.c: its loops of the instruction set in use, and whether this process may start threads. */
+const acmo_row_loops *acmo_current_row_loops(void) {
+#ifdef ACMO_X86
+    if (chunks == &acmo_chunks_v3) return &acmo_row_loops_v3;
+    if (chunks == &acmo_chunks_v4) return &acmo_row_loops_v4;
+#endif
+    return &acmo_row_loops_plain;
+}
+int acmo_may_use_threads(void) { return !forked; }
 
 EXPORT int acmo_abi(void) { return ABI; }
 EXPORT const char *acmo_isa(void) { return chunks->isa; }
@@ -96,7 +107,7 @@ EXPORT int acmo_set_isa(const char *name) {
     return 0;
 }
 
-/* One call's arguments. sum[j] has a value a tensor, scratch a row of `sums` values a chunk. */
+/* One call's arguments. sum[j] has one value per tensor, scratch one row of `sums` values per chunk. */
 typedef struct job job;
 struct job {
     int64_t n;

@@ -1,4 +1,4 @@
-/* The two passes; see kernel.c. */
+/* The two passes, see kernel.c, and a step by rows or columns, see rows.c. */
 #ifndef ACMO_KERNEL_H
 #define ACMO_KERNEL_H
 
@@ -10,5 +10,6 @@ EXPORT void acmo_sums(int64_t n, const int64_t *numel, const int64_t *dtype, voi
                       double *xx, double *xy, double *yy, int64_t threads);
 EXPORT void acmo_update(int64_t n, const int64_t *numel, const int64_t *pdtype, const int64_t *mdtype, void *const *p,
                         void *const *m, void *const *g, const double *coef, double *mm, int64_t threads);
+EXPORT int64_t acmo_rows(const int64_t *arguments, const double *numbers, double *table);
 
 #endif

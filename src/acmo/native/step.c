@@ -1,4 +1,4 @@
-/* A whole step: both passes, and between them the scalars as acmo/calibration.py has them on tensors (lines 2, 4 and 5, t,
+/* A whole step: both passes, and between them the scalars as acmo/backends/scalars.py has them on tensors (lines 2, 4 and 5, t,
  * and whether the step is taken). In C because a small net's step lasts no longer than a dozen operations on tensors. */
 #include <math.h>
 #include <stdint.h>
@@ -8,10 +8,10 @@
 
 enum { GLOBAL, GROUP, TENSOR }; /* scopes */
 
-/* The arguments: a head of integers; then n each of NUMEL … MOMENT_SQ, and n + idle each of GROUPS_OF, STEP, BETA_HAT (the
- * last only for Ψ = sqrt). The idle ones have no gradient in this step: their t and β̂ are read and nothing more. */
+/* The arguments: a head of integers; then n each of NUMEL … G, and n + idle each of GROUPS_OF, STEP, BETA_HAT (the last
+ * only for Ψ = sqrt). The idle ones have no gradient in this step: their t and β̂ are read and nothing more. */
 enum { N, IDLE, GROUPS, SCOPE, SQRT, PROPAGATE, COUPLES, THREADS, HEAD };
-enum { NUMEL, P_DTYPE, M_DTYPE, P, M, G, MOMENT_SQ, COLUMNS };
+enum { NUMEL, P_DTYPE, M_DTYPE, P, M, G, COLUMNS };
 enum { LR, MOMENTUM, DELTA, COUPLED, KEEP, SIGN, HYPERS };                           /* a group's numbers */
 enum { RAW, G_SQ, M_SQ, NEW, BETA, GG, GT, TT, MM, C_S, C_LAMBDA, C_BETA, C_KEEP, C_ALPHA }; /* rows of n doubles */
 
@@ -19,8 +19,9 @@ typedef struct {
     int64_t n, all, groups, scope, sqrt, propagate, couples, threads;
     const int64_t *column[COLUMNS], *group;
     float *const *step;
-    double *const *moment_sq, *const *beta_hat;
+    double *const *beta_hat;
     const double *hyper;
+    double *moment_sq; /* ‖m‖² of each tensor: read, then written */
     double *row[C_ALPHA + 1], max_grad_norm, *clip_scale;
     int found_inf;
 } work;
@@ -29,7 +30,6 @@ static work unpack(const int64_t *a, double *numbers, double *rows) {
     work w = {.n = a[N], .all = a[N] + a[IDLE], .groups = a[GROUPS], .scope = a[SCOPE], .sqrt = a[SQRT],
               .propagate = a[PROPAGATE], .couples = a[COUPLES], .threads = a[THREADS]};
     for (int k = 0; k < COLUMNS; k++) w.column[k] = a + HEAD + k * w.n;
-    w.moment_sq = (double *const *)w.column[MOMENT_SQ];
     w.group = a + HEAD + COLUMNS * w.n;
     w.step = (float *const *)(w.group + w.all);
     w.beta_hat = (double *const *)(w.group + 2 * w.all);
@@ -38,6 +38,7 @@ static work unpack(const int64_t *a, double *numbers, double *rows) {
     w.max_grad_norm = numbers[1];
     w.found_inf = numbers[2] != 0;
     w.hyper = numbers + 3;
+    w.moment_sq = numbers + 3 + w.groups * HYPERS;
     return w;
 }
 
@@ -56,7 +57,7 @@ static int first_pass(const work *w) {
     acmo_sums(w->n, w->column[NUMEL], w->column[P_DTYPE], (void *const *)w->column[G], theta, w->row[GG], w->row[GT],
               w->row[TT], w->threads);
     for (int64_t i = 0; i < w->n; i++) {
-        w->row[MM][i] = *w->moment_sq[i];
+        w->row[MM][i] = w->moment_sq[i];
         if (!w->couples) w->row[GT][i] = w->row[TT][i] = 0;
     }
     free(theta);
@@ -121,7 +122,7 @@ static int calibrate(const work *w) {
             double prev = w->scope == TENSOR ? *w->beta_hat[i] : group_prev[w->group[i]];
             double bound = sqrt(t / (t - 1)) * prev;
             beta_hat = isnan(line_4) || line_4 <= bound ? line_4 : bound;
-            *w->beta_hat[i] = norm_g == 0 ? prev : norm_m > 0 ? beta_hat : h[DELTA] > 0 ? line_4 : INFINITY;
+            *w->beta_hat[i] = norm_g == 0 ? prev : norm_m != 0 ? beta_hat : h[DELTA] > 0 ? line_4 : INFINITY;
         }
         if (norm_m == 0) beta_hat = 0;
         *w->step[i] = (float)t;
@@ -138,10 +139,11 @@ static int calibrate(const work *w) {
 static void second_pass(const work *w) {
     acmo_update(w->n, w->column[NUMEL], w->column[P_DTYPE], w->column[M_DTYPE], (void *const *)w->column[P],
                 (void *const *)w->column[M], (void *const *)w->column[G], w->row[C_S], w->row[NEW], w->threads);
-    for (int64_t i = 0; i < w->n; i++) *w->moment_sq[i] = w->row[NEW][i];
+    for (int64_t i = 0; i < w->n; i++) w->moment_sq[i] = w->row[NEW][i];
 }
 
-/* numbers: clip_scale (written), max_grad_norm (inf for none), whether a scaler found an overflow, and each group's HYPERS.
+/* numbers: clip_scale (written), max_grad_norm (inf for none), whether a scaler found an overflow, each group's HYPERS, and
+ * ‖m‖² of each of the n tensors (written).
  * rows: C_ALPHA + 1 rows of n. Returns 1 for a step that was taken, 0 for one that was not, −1 without memory (nothing is
  * changed then). */
 EXPORT int64_t acmo_step(const int64_t *arguments, double *numbers, double *rows) {

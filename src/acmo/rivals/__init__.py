@@ -1,4 +1,4 @@
-"""The optimizers that ACMo is compared with: those that torch does not have, and a registry of all."""
+"""The optimizers that ACMo is compared with: those that torch lacks, and a registry of all."""
 
 from acmo.rivals.adabound import AdaBound
 from acmo.rivals.full_matrix_adagrad import FullMatrixAdagrad

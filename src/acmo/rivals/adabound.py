@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from acmo import checks
-from acmo.rivals.moments import LARGEST, NAMES, bias_correction, moments, moments_of_all
-from acmo.rivals.rival import Rival, options, rate, real
+from acmo import options
+from acmo.rivals.moments import MAX_EXP_AVG_SQ, MOMENTS, bias_correction, update_moments, update_moments_foreach
+from acmo.rivals.rival import Group, Rival, State, as_real, constructor_options, learning_rate
 
 
 class AdaBound(Rival):
@@ -20,16 +20,16 @@ class AdaBound(Rival):
         \operatorname{clip}\left(\frac{\alpha_0}{\sqrt{v_t} + \epsilon} \frac{\sqrt{1 - \beta_2^t}}{1 - \beta_1^t},
         \alpha^* \left(1 - \tfrac{1}{\gamma t + 1}\right), \alpha^* \left(1 + \tfrac{1}{\gamma t}\right)\right) m_t
 
-    with Adam's moments m and v, the final rate α* and the lr α_0 that the group began with: a scheduler that scales lr
+    with Adam's moments m and v, the final rate α* and the initial lr α_0 of the group: a scheduler that scales lr
     scales the bounds as well. The bounds close on α*, so Adam turns into SGD with momentum.
 
     Args:
       params: parameters, named parameters or parameter groups.
-      lr: Adam's step size α, > 0 to begin with, a number or a 1-element Tensor.
+      lr: Adam's step size α, initially > 0, a number or a 1-element Tensor.
       betas: β1 and β2, in [0, 1).
-      final_lr: the rate α* that the bounds close on, at the lr that the group began with.
+      final_lr: the rate α* that the bounds close on, at the group's initial lr.
       gamma: how fast they close, in (0, 1).
-      eps: ε below the line, >= 0.
+      eps: ε, added to the denominator, >= 0.
       weight_decay: λ; added to the gradient as λθ, unless decoupled.
       amsbound: divide by the largest v so far, as AMSGrad does.
       decoupled_weight_decay: shrink θ by (1 − αλ) instead, as AdamW does.
@@ -66,17 +66,17 @@ class AdaBound(Rival):
         maximize: bool = False,
         foreach: bool | None = None,
     ) -> None:
-        super().__init__(params, options(locals()))
+        super().__init__(params, constructor_options(locals()))
 
-    def check(self, group: dict[str, Any]) -> None:
-        """Also α* and γ; and lr > 0, or α_t / α_0 would have no meaning."""
+    def check(self, group: Group) -> None:
+        """Check α* and γ too, and that lr > 0: the step divides by α_0."""
         super().check(group)
-        checks.at_least("lr", group["lr"], strict=True)
-        checks.at_least("final_lr", group["final_lr"])
-        checks.between("gamma", group["gamma"], 0.0, 1.0, open_low=True, open_high=True)
+        options.check_at_least("lr", group["lr"], strict=True)
+        options.check_at_least("final_lr", group["final_lr"])
+        options.check_between("gamma", group["gamma"], 0.0, 1.0, open_low=True, open_high=True)
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group, and note the lr that it begins with: in the group, so that it is saved."""
+    def add_param_group(self, param_group: Group) -> None:
+        """Add a group and keep its initial lr in it, so that it is saved."""
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         group.setdefault("base_lr", float(group["lr"]))
@@ -87,43 +87,43 @@ class AdaBound(Rival):
             group.setdefault("base_lr", float(group["lr"]))
 
     def update(self) -> None:
-        """One step."""
+        """Take one step."""
         for group in self.param_groups:
-            names = (*NAMES, LARGEST) if group["amsbound"] else NAMES
+            names = (*MOMENTS, MAX_EXP_AVG_SQ) if group["amsbound"] else MOMENTS
             self.update_group(group, names, single_tensor, multi_tensor)
 
 
 class Bounds(NamedTuple):
-    """The numbers of step t: Adam's step size with its bias correction, at α_0, and what it is clipped into."""
+    """The scalars of step t: Adam's bias-corrected step size at α_0, and the bounds of the rates."""
 
     size: float
     lower: float
     upper: float
 
 
-def bounds(t: int, group: dict[str, Any]) -> Bounds:
-    """η_l(t) and η_u(t) of the paper."""
+def compute_bounds(t: int, group: Group) -> Bounds:
+    """Compute the paper's η_l(t) and η_u(t), and the step size."""
     final, gamma = group["final_lr"], group["gamma"]
     size = group["base_lr"] * bias_correction(t, group)
     return Bounds(size, final * (1 - 1 / (gamma * t + 1)), final * (1 + 1 / (gamma * t)))
 
 
-def single_tensor(p: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
-    """The truth."""
-    theta = real(p)
-    _, m, v = moments(p, state, group, group["amsbound"])
-    size, lower, upper = bounds(state["step"], group)
+def single_tensor(p: Tensor, state: State, group: Group) -> None:
+    """Take one step of one tensor."""
+    theta = as_real(p)
+    _, m, v = update_moments(p, state, group, group["amsbound"])
+    size, lower, upper = compute_bounds(state["step"], group)
     rates = v.sqrt().add_(group["eps"]).reciprocal_().mul_(size).clamp_(lower, upper)
     if group["decoupled_weight_decay"] and group["weight_decay"]:
-        theta.mul_(1 - rate(group) * group["weight_decay"])
-    theta.sub_(rates.mul_(m).mul_(rate(group) / group["base_lr"]))
+        theta.mul_(1 - learning_rate(group) * group["weight_decay"])
+    theta.sub_(rates.mul_(m).mul_(learning_rate(group) / group["base_lr"]))
 
 
-def multi_tensor(params: Sequence[Tensor], states: Sequence[dict[str, Any]], group: dict[str, Any]) -> None:
-    """The same on lists, with one list of temporaries."""
-    theta = [real(p) for p in params]
-    m, v = moments_of_all(params, states, group, group["amsbound"])
-    sizes, lowers, uppers = zip(*(bounds(s["step"], group) for s in states), strict=True)
+def multi_tensor(params: Sequence[Tensor], states: Sequence[State], group: Group) -> None:
+    """Take one step of a list of tensors, with one list of temporaries."""
+    theta = [as_real(p) for p in params]
+    m, v = update_moments_foreach(params, states, group, group["amsbound"])
+    sizes, lowers, uppers = zip(*(compute_bounds(s["step"], group) for s in states), strict=True)
     rates = torch._foreach_sqrt(v)
     torch._foreach_add_(rates, group["eps"])
     torch._foreach_reciprocal_(rates)
@@ -131,7 +131,7 @@ def multi_tensor(params: Sequence[Tensor], states: Sequence[dict[str, Any]], gro
     torch._foreach_clamp_min_(rates, lowers)
     torch._foreach_clamp_max_(rates, uppers)
     torch._foreach_mul_(rates, m)
-    torch._foreach_mul_(rates, rate(group) / group["base_lr"])
+    torch._foreach_mul_(rates, learning_rate(group) / group["base_lr"])
     if group["decoupled_weight_decay"] and group["weight_decay"]:
-        torch._foreach_mul_(theta, 1 - rate(group) * group["weight_decay"])
+        torch._foreach_mul_(theta, 1 - learning_rate(group) * group["weight_decay"])
     torch._foreach_sub_(theta, rates)

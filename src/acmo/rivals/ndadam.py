@@ -7,8 +7,17 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from acmo.rivals.moments import NAMES, moments
-from acmo.rivals.rival import Rival, gradient, options, rate, real, stepped
+from acmo.rivals.moments import MOMENTS, update_moments
+from acmo.rivals.rival import (
+    Group,
+    Rival,
+    State,
+    as_real,
+    constructor_options,
+    gradient,
+    learning_rate,
+    params_with_grad,
+)
 
 VECTOR_LR = 50.0  # the authors' 0.05 for vectors over their 0.001 for the rest
 
@@ -24,16 +33,16 @@ class NDAdam(Rival):
 
         \bar w_t = w_{t-1} - \alpha \frac{\hat m_t}{\sqrt{\hat v_t} + \epsilon}, \quad w_t = \bar w_t / \|\bar w_t\|
 
-    where the hats are Adam's bias correction. Vectors that are not of length 1 are made so in their first step.
+    where the hats are Adam's bias correction. The first step scales every vector to length 1.
 
     Args:
       params: parameters, named parameters or parameter groups.
       lr: the step size α, a number or a 1-element Tensor.
       betas: β1 and β2, in [0, 1).
-      eps: ε below the line, >= 0.
+      eps: ε, added to the denominator, >= 0.
       weight_decay: λ, added to the gradient as λθ; without effect on vectors, whose length is fixed.
       vector_axes: the axes that run along a vector: ``(1, 2, 3)`` for a convolution's kernel, ``(1,)`` for a linear
-        layer's weight; None for parameters that get Adam. Given per group: `vector_groups` makes such groups.
+        layer's weight; None for parameters that Adam steps. Set per group: `vector_groups` makes such groups.
       maximize: ascend instead.
 
     Example:
@@ -61,17 +70,17 @@ class NDAdam(Rival):
         vector_axes: tuple[int, ...] | None = None,
         maximize: bool = False,
     ) -> None:
-        super().__init__(params, options(locals()))
+        super().__init__(params, constructor_options(locals()))
 
-    def check(self, group: dict[str, Any]) -> None:
-        """Also the axes."""
+    def check(self, group: Group) -> None:
+        """Check the axes too."""
         super().check(group)
         axes = group["vector_axes"]
         if axes is not None and not (isinstance(axes, (tuple, list)) and all(type(axis) is int for axis in axes)):
             raise TypeError(f"vector_axes must be a tuple of ints or None, got {axes!r}")
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group; its parameters must be real and have the axes of its vectors."""
+    def add_param_group(self, param_group: Group) -> None:
+        """Add a group. Its parameters must be real and have the axes of its vectors."""
         super().add_param_group(param_group)
         axes = self.param_groups[-1]["vector_axes"]
         for p in self.param_groups[-1]["params"] if axes else ():
@@ -82,22 +91,22 @@ class NDAdam(Rival):
                 )
 
     def update(self) -> None:
-        """One step."""
+        """Take one step."""
         for group in self.param_groups:
-            step = vectors if group["vector_axes"] else adam
-            for p in stepped(group):
+            step = step_vectors if group["vector_axes"] else step_adam
+            for p in params_with_grad(group):
                 self._start_vectors(p, group)
-                step(p, self.begin(p, *NAMES), group)
+                step(p, self.advance_state(p, *MOMENTS), group)
 
-    def _start_vectors(self, p: Tensor, group: dict[str, Any]) -> None:
+    def _start_vectors(self, p: Tensor, group: Group) -> None:
         axes = group["vector_axes"]
         if axes and "exp_avg_sq" not in self.state[p]:
-            p.div_(length(p, axes))
-            self.state[p]["exp_avg_sq"] = torch.zeros_like(length(p, axes))
+            p.div_(vector_lengths(p, axes))
+            self.state[p]["exp_avg_sq"] = torch.zeros_like(vector_lengths(p, axes))
 
 
-def vectors(p: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
-    """One step of every vector in a tensor."""
+def step_vectors(p: Tensor, state: State, group: Group) -> None:
+    """Take one step of every vector in a tensor."""
     (beta1, beta2), axes, t = group["betas"], group["vector_axes"], state["step"]
     m, v = state["exp_avg"], state["exp_avg_sq"]
     g = gradient(p, group)
@@ -105,37 +114,38 @@ def vectors(p: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
     m.lerp_(g, 1 - beta1)
     v.lerp_(g.square().sum(axes, keepdim=True), 1 - beta2)
     m_hat, v_hat = m / (1 - beta1**t), v / (1 - beta2**t)
-    p.sub_(m_hat.div_(v_hat.sqrt_().add_(group["eps"])).mul_(rate(group)))
-    p.div_(length(p, axes))
+    p.sub_(m_hat.div_(v_hat.sqrt_().add_(group["eps"])).mul_(learning_rate(group)))
+    p.div_(vector_lengths(p, axes))
 
 
-def adam(p: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
-    """One step of Adam, for what has no direction to preserve."""
+def step_adam(p: Tensor, state: State, group: Group) -> None:
+    """Take one step of Adam, for parameters without vectors."""
     (beta1, beta2), t = group["betas"], state["step"]
-    _, m, v = moments(p, state, group)
+    _, m, v = update_moments(p, state, group)
     m_hat, v_hat = m / (1 - beta1**t), v / (1 - beta2**t)
-    real(p).sub_(m_hat.div_(v_hat.sqrt_().add_(group["eps"])).mul_(rate(group)))
+    as_real(p).sub_(m_hat.div_(v_hat.sqrt_().add_(group["eps"])).mul_(learning_rate(group)))
 
 
-def length(w: Tensor, axes: tuple[int, ...]) -> Tensor:
-    """‖w‖ of each vector, never 0: one without length stays as it is."""
+def vector_lengths(w: Tensor, axes: tuple[int, ...]) -> Tensor:
+    """Return ‖w‖ of each vector, or the smallest positive number where it is 0, so that a zero vector stays 0."""
     norms: Tensor = torch.linalg.vector_norm(w, dim=axes, keepdim=True)
     return norms.clamp_min(torch.finfo(w.dtype).tiny)
 
 
 def vector_groups(params: ParamsT, lr: float | Tensor = 1e-3) -> list[dict[str, Any]]:
-    """Groups for `NDAdam`: in tensors of two or more axes, all but the first run along a vector; the rest gets Adam.
+    """Return groups for `NDAdam`: in tensors of two or more axes, all but the first run along a vector.
 
-    That is right for the weights of linear and convolution layers, whose first axis counts the hidden units.
+    Adam steps the other parameters. This fits the weights of linear and convolution layers, whose
+    first axis counts the hidden units.
 
     Args:
-      params: what any optimizer takes; groups keep their options.
-      lr: the lr of what gets Adam; vectors get 50 times as much, as in the authors' code.
+      params: parameters, named parameters or parameter groups; groups keep their options.
+      lr: the lr of the parameters that Adam steps; vectors get 50 times as much, as in the authors' code.
     """
     groups: list[dict[str, Any]] = []
     given: list[Any] = list(params)
-    whole: list[dict[str, Any]] = given if given and isinstance(given[0], dict) else [{"params": given}]
-    for group in whole:
+    given_groups: list[dict[str, Any]] = given if given and isinstance(given[0], dict) else [{"params": given}]
+    for group in given_groups:
         listed = group["params"]
         lists: dict[int, list[Any]] = {}
         for entry in listed if isinstance(listed, Iterable) and not isinstance(listed, Tensor) else [listed]:

@@ -1,15 +1,14 @@
 """PAdam: between AMSGrad and SGD-momentum by the power of the second moment."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from acmo import checks
-from acmo.rivals.moments import LARGEST, NAMES, bias_correction, moments, moments_of_all
-from acmo.rivals.rival import Rival, options, rate, real
+from acmo import options
+from acmo.rivals.moments import MAX_EXP_AVG_SQ, MOMENTS, bias_correction, update_moments, update_moments_foreach
+from acmo.rivals.rival import Group, Rival, State, as_real, constructor_options, learning_rate
 
 
 class PAdam(Rival):
@@ -20,13 +19,13 @@ class PAdam(Rival):
         \hat v_t = \max(\hat v_{t-1}, v_t), \quad
         \theta_t = \theta_{t-1} - \alpha \frac{m_t}{(\sqrt{\hat v_t} + \epsilon)^{2p}}
 
-    At p = 1/2 this is AMSGrad without bias correction, as p goes to 0 it becomes SGD with momentum.
+    At p = 1/2 this is AMSGrad without bias correction; as p goes to 0 it becomes SGD with momentum.
 
     Args:
       params: parameters, named parameters or parameter groups.
       lr: the step size α, a number or a 1-element Tensor.
       betas: β1 and β2, in [0, 1).
-      eps: ε below the line, >= 0.
+      eps: ε, added to the denominator, >= 0.
       partial: the power p, in (0, 1/2].
       weight_decay: λ; added to the gradient as λθ.
       bias_correction: scale α by √(1 − β2^t) / (1 − β1^t), as the authors' code does and their Algorithm 1 does not.
@@ -61,38 +60,38 @@ class PAdam(Rival):
         maximize: bool = False,
         foreach: bool | None = None,
     ) -> None:
-        super().__init__(params, options(locals()))
+        super().__init__(params, constructor_options(locals()))
 
-    def check(self, group: dict[str, Any]) -> None:
-        """Also p."""
+    def check(self, group: Group) -> None:
+        """Check p too."""
         super().check(group)
-        checks.between("partial", group["partial"], 0.0, 0.5, open_low=True)
+        options.check_between("partial", group["partial"], 0.0, 0.5, open_low=True)
 
     def update(self) -> None:
-        """One step of Algorithm 1."""
+        """Take one step of Algorithm 1."""
         for group in self.param_groups:
-            self.update_group(group, (*NAMES, LARGEST), single_tensor, multi_tensor)
+            self.update_group(group, (*MOMENTS, MAX_EXP_AVG_SQ), single_tensor, multi_tensor)
 
 
-def single_tensor(p: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
-    """The truth."""
-    _, m, v_hat = moments(p, state, group, largest=True)
+def single_tensor(p: Tensor, state: State, group: Group) -> None:
+    """Take one step of one tensor."""
+    _, m, v_hat = update_moments(p, state, group, largest=True)
     denominator = v_hat.sqrt().add_(group["eps"]).pow_(2 * group["partial"])
-    real(p).sub_((m / denominator).mul_(correction(state["step"], group)).mul_(rate(group)))
+    as_real(p).sub_((m / denominator).mul_(correction(state["step"], group)).mul_(learning_rate(group)))
 
 
-def multi_tensor(params: Sequence[Tensor], states: Sequence[dict[str, Any]], group: dict[str, Any]) -> None:
-    """The same on lists, with one list of temporaries."""
-    m, v_hat = moments_of_all(params, states, group, largest=True)
+def multi_tensor(params: Sequence[Tensor], states: Sequence[State], group: Group) -> None:
+    """Take one step of a list of tensors, with one list of temporaries."""
+    m, v_hat = update_moments_foreach(params, states, group, largest=True)
     update = torch._foreach_sqrt(v_hat)
     torch._foreach_add_(update, group["eps"])
     torch._foreach_pow_(update, -2 * group["partial"])
     torch._foreach_mul_(update, m)
     torch._foreach_mul_(update, [-correction(s["step"], group) for s in states])
-    torch._foreach_mul_(update, rate(group))
-    torch._foreach_add_([real(p) for p in params], update)
+    torch._foreach_mul_(update, learning_rate(group))
+    torch._foreach_add_([as_real(p) for p in params], update)
 
 
-def correction(t: int, group: dict[str, Any]) -> float:
-    """What bias correction makes of α, at a parameter's step t."""
+def correction(t: int, group: Group) -> float:
+    """Return the factor of bias correction at step t; 1 if it is off."""
     return bias_correction(t, group) if group["bias_correction"] else 1.0

@@ -1,5 +1,6 @@
-"""The optimizers that the paper speaks of, under one roof: how each is made, and over what it is tuned."""
+"""The optimizers that the paper names: how each is built, and over what it is tuned."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import product
@@ -7,8 +8,7 @@ from math import prod
 from types import MappingProxyType
 from typing import Any
 
-import torch
-from torch.optim import Optimizer
+from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
 from torch.optim.optimizer import ParamsT
 
 from acmo.optimizer import ACMo
@@ -21,7 +21,7 @@ from acmo.rivals.swats import SWATS
 
 Grid = Mapping[str, tuple[Any, ...]]
 
-# The paper's section 5, "Hyperparameter Tuning"; it is silent on weight decay and on final_lr.
+# The paper's section 5, "Hyperparameter Tuning". It names no values of weight decay and final_lr: those are ours.
 LR: Grid = {"lr": (1e-1, 5e-2, 1e-2, 5e-3, 1e-3, 5e-4, 1e-4, 5e-5)}
 MOMENTUM: Grid = {"momentum": (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)}
 BETAS: Grid = {"betas": tuple(product((0.9, 0.99), (0.99, 0.999)))}
@@ -38,145 +38,84 @@ class Entry:
     Args:
       name: its key in `REGISTRY`.
       title: its name in tables and figures.
-      factory: makes it from ``params`` and options.
-      defaults: options that are set unless overridden.
-      grid: for each option that is tuned, the values that are tried.
       reference: where it comes from.
+      optimizer: its class, which is where its defaults are.
+      overrides: the options that differ from the class's defaults.
+      grid: for each option that is tuned, the values that are tried.
+      factory: builds it from ``params`` and options, if the class alone does not.
     """
 
     name: str
     title: str
-    factory: Callable[..., Optimizer]
-    defaults: Mapping[str, Any]
-    grid: Grid
     reference: str
+    optimizer: type[Optimizer]
+    overrides: Mapping[str, Any]
+    grid: Grid
+    factory: Callable[..., Optimizer] | None = None
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Every option that is set if none is given: the class's defaults, with the overrides."""
+        return {**class_defaults(self.optimizer), **self.overrides}
 
     def build(self, params: ParamsT, **options: Any) -> Optimizer:
-        """The optimizer of these parameters, with the defaults but for ``options``."""
-        return self.factory(params, **{**self.defaults, **options})
+        """Build the optimizer of these parameters, with the defaults except for ``options``."""
+        factory = self.factory or self.optimizer
+        return factory(params, **{**self.overrides, **options})
 
     def points(self) -> list[dict[str, Any]]:
-        """Every combination of the grid."""
+        """Return every combination of the grid."""
         return [dict(zip(self.grid, values, strict=True)) for values in product(*self.grid.values())]
 
     def __len__(self) -> int:
-        """How many points the grid has."""
+        """Return how many points the grid has."""
         return prod(len(values) for values in self.grid.values())
 
 
-def nd_adam(params: ParamsT, lr: float = 1e-3, **options: Any) -> NDAdam:
-    """ND-Adam with a vector for each row of a weight, at 50 times the lr of the rest."""
-    return NDAdam(vector_groups(params, lr), lr=lr, **options)
+def class_defaults(optimizer: type[Optimizer]) -> dict[str, Any]:
+    """Return the options of an optimizer's constructor that have a default, with it."""
+    parameters = inspect.signature(optimizer).parameters.values()
+    return {p.name: p.default for p in parameters if p.default is not p.empty}
+
+
+def build_nd_adam(params: ParamsT, **options: Any) -> NDAdam:
+    """Build ND-Adam with one vector per row of a weight, at 50 times the lr of the other parameters."""
+    lr = options.get("lr", class_defaults(NDAdam)["lr"])
+    return NDAdam(vector_groups(params, lr), **options)
 
 
 def _entry(
     name: str,
     title: str,
-    factory: Callable[..., Optimizer],
     reference: str,
-    defaults: Mapping[str, Any],
+    optimizer: type[Optimizer],
     *grids: Grid,
+    factory: Callable[..., Optimizer] | None = None,
+    **overrides: Any,
 ) -> Entry:
     grid = {option: values for part in (LR, *grids) for option, values in part.items()}
-    return Entry(name, title, factory, MappingProxyType(dict(defaults)), MappingProxyType(grid), reference)
+    return Entry(name, title, reference, optimizer, MappingProxyType(overrides), MappingProxyType(grid), factory)
 
 
-_FUSED = {"fused": True}
-_ADAM = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8}
-_SGD = {"lr": 0.1, "momentum": 0.9}
-
-REGISTRY: Mapping[str, Entry] = MappingProxyType(
-    {
-        entry.name: entry
-        for entry in (
-            _entry("acmo", "ACMo", ACMo, "Huang et al., 2021", {"lr": 0.1}, COUPLED),
-            _entry("sgd-momentum", "SGD-momentum", torch.optim.SGD, "Polyak, 1964", _SGD | _FUSED, MOMENTUM, COUPLED),
-            _entry(
-                "nag",
-                "NAG",
-                torch.optim.SGD,
-                "Nesterov, 1983; Sutskever et al., 2013",
-                _SGD | _FUSED | {"nesterov": True},
-                MOMENTUM,
-                COUPLED,
-            ),
-            _entry(
-                "adagrad",
-                "Adagrad",
-                torch.optim.Adagrad,
-                "Duchi et al., 2011",
-                {"lr": 1e-2, "eps": 1e-8} | _FUSED,
-                COUPLED,
-            ),
-            _entry(
-                "rmsprop",
-                "RMSProp",
-                torch.optim.RMSprop,  # torch has none that is fused
-                "Tieleman and Hinton, 2012",
-                {"lr": 1e-3, "alpha": 0.99, "eps": 1e-8},
-                COUPLED,
-            ),
-            _entry("adam", "Adam", torch.optim.Adam, "Kingma and Ba, 2015", _ADAM | _FUSED, BETAS, COUPLED),
-            _entry(
-                "amsgrad",
-                "AMSGrad",
-                torch.optim.Adam,
-                "Reddi et al., 2018",
-                _ADAM | _FUSED | {"amsgrad": True},
-                BETAS,
-                COUPLED,
-            ),
-            _entry(
-                "adamw",
-                "AdamW",
-                torch.optim.AdamW,
-                "Loshchilov and Hutter, 2019",
-                _ADAM | _FUSED | {"weight_decay": 1e-2},
-                BETAS,
-                DECOUPLED,
-            ),
-            _entry(
-                "padam",
-                "PAdam",
-                PAdam,
-                "Chen et al., 2018",
-                _ADAM | {"lr": 0.1, "partial": 1 / 8},
-                BETAS,
-                PARTIAL,
-                COUPLED,
-            ),
-            _entry(
-                "adabound",
-                "AdaBound",
-                AdaBound,
-                "Luo et al., 2019",
-                _ADAM | {"final_lr": 0.1, "gamma": 1e-3},
-                BETAS,
-                FINAL_LR,
-                COUPLED,
-            ),
-            _entry(
-                "amsbound",
-                "AMSBound",
-                AdaBound,
-                "Luo et al., 2019",
-                _ADAM | {"final_lr": 0.1, "gamma": 1e-3, "amsbound": True},
-                BETAS,
-                FINAL_LR,
-                COUPLED,
-            ),
-            _entry("nd-adam", "ND-Adam", nd_adam, "Zhang et al., 2017", _ADAM, BETAS, COUPLED),
-            # ε 1e-9 is the SWATS paper's own.
-            _entry("swats", "SWATS", SWATS, "Keskar and Socher, 2017", _ADAM | {"eps": 1e-9}, BETAS, COUPLED),
-            _entry("sm3", "SM3", SM3, "Anil et al., 2019", _SGD, COUPLED),
-            _entry(
-                "full-matrix-adagrad",
-                "full-matrix Adagrad",
-                FullMatrixAdagrad,
-                "Duchi et al., 2011",
-                {"lr": 1e-2},
-                COUPLED,
-            ),
-        )
-    }
-)
+# torch's own are fused where torch can: RMSprop cannot. Momentum 0.9 is the first value of the paper's grid.
+_ENTRIES = (
+    _entry("acmo", "ACMo", "Huang et al., 2021", ACMo, COUPLED),
+    _entry("sgd-momentum", "SGD-momentum", "Polyak, 1964", SGD, MOMENTUM, COUPLED, momentum=0.9, fused=True),
+    _entry(
+        "nag", "NAG", "Nesterov, 1983; Sutskever et al., 2013", SGD, MOMENTUM, COUPLED,
+        momentum=0.9, nesterov=True, fused=True,
+    ),
+    _entry("adagrad", "Adagrad", "Duchi et al., 2011", Adagrad, COUPLED, fused=True),
+    _entry("rmsprop", "RMSProp", "Tieleman and Hinton, 2012", RMSprop, COUPLED),
+    _entry("adam", "Adam", "Kingma and Ba, 2015", Adam, BETAS, COUPLED, fused=True),
+    _entry("amsgrad", "AMSGrad", "Reddi et al., 2018", Adam, BETAS, COUPLED, amsgrad=True, fused=True),
+    _entry("adamw", "AdamW", "Loshchilov and Hutter, 2019", AdamW, BETAS, DECOUPLED, fused=True),
+    _entry("padam", "PAdam", "Chen et al., 2018", PAdam, BETAS, PARTIAL, COUPLED),
+    _entry("adabound", "AdaBound", "Luo et al., 2019", AdaBound, BETAS, FINAL_LR, COUPLED),
+    _entry("amsbound", "AMSBound", "Luo et al., 2019", AdaBound, BETAS, FINAL_LR, COUPLED, amsbound=True),
+    _entry("nd-adam", "ND-Adam", "Zhang et al., 2017", NDAdam, BETAS, COUPLED, factory=build_nd_adam),
+    _entry("swats", "SWATS", "Keskar and Socher, 2017", SWATS, BETAS, COUPLED),
+    _entry("sm3", "SM3", "Anil et al., 2019", SM3, COUPLED),
+    _entry("full-matrix-adagrad", "full-matrix Adagrad", "Duchi et al., 2011", FullMatrixAdagrad, COUPLED),
+)  # fmt: skip
+REGISTRY: Mapping[str, Entry] = MappingProxyType({entry.name: entry for entry in _ENTRIES})

@@ -1,17 +1,15 @@
-"""SM3: Adagrad whose second moment is one vector an axis, not one number a parameter."""
-
-from typing import Any
+"""SM3: Adagrad whose second moment is one vector per axis, not one number per parameter."""
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from acmo import checks
-from acmo.rivals.rival import Rival, gradient, options, rate, stepped
+from acmo import options
+from acmo.rivals.rival import Group, Rival, State, constructor_options, gradient, learning_rate, params_with_grad
 
 
 class SM3(Rival):
-    r"""Square-root of minima of sums of maxima of squared gradients, variant II, covers being the slices of each axis.
+    r"""Square-root of minima of sums of maxima of squared gradients, variant II; covers are the slices of each axis.
 
     .. math::
         \nu_t(i) = \min_{r \ni i} \mu_{t-1}(r) + g_t(i)^2, \qquad
@@ -24,7 +22,7 @@ class SM3(Rival):
       params: parameters, named parameters or parameter groups; real.
       lr: the step size α, a number or a 1-element Tensor.
       momentum: in [0, 1); the step is an average m = momentum · m + (1 − momentum) · g/√ν, as in the authors' code.
-        With 0 there is no m in memory.
+        With 0, no m is stored.
       weight_decay: λ; added to the gradient as λθ.
       maximize: ascend instead.
 
@@ -51,34 +49,34 @@ class SM3(Rival):
         *,
         maximize: bool = False,
     ) -> None:
-        super().__init__(params, options(locals()))
+        super().__init__(params, constructor_options(locals()))
 
-    def check(self, group: dict[str, Any]) -> None:
-        """Also the momentum."""
+    def check(self, group: Group) -> None:
+        """Check the momentum too."""
         super().check(group)
-        checks.between("momentum", group["momentum"], 0.0, 1.0, open_high=True)
+        options.check_between("momentum", group["momentum"], 0.0, 1.0, open_high=True)
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group; its parameters must be real."""
+    def add_param_group(self, param_group: Group) -> None:
+        """Add a group. Its parameters must be real."""
         super().add_param_group(param_group)
         for p in self.param_groups[-1]["params"]:
-            if p.is_complex():  # as pairs of reals they would have one more axis, and so another cover
+            if p.is_complex():  # pairs of reals would add an axis, and so a cover
                 self.param_groups.pop()
                 raise ValueError(f"SM3 needs real parameters, got one of {p.dtype}")
 
     def update(self) -> None:
-        """One step of SM3-II."""
+        """Take one step of SM3-II."""
         for group in self.param_groups:
-            for p in stepped(group):
-                state = self.begin(p, *(("momentum_buffer",) if group["momentum"] else ()))
+            for p in params_with_grad(group):
+                state = self.advance_state(p, *(("momentum_buffer",) if group["momentum"] else ()))
                 if "accumulator_0" not in state:
-                    state.update(covers(p))
+                    state.update(zero_accumulators(p))
                 if p.numel():
                     single_tensor(p, state, group)
 
 
-def single_tensor(p: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
-    """One step of one tensor."""
+def single_tensor(p: Tensor, state: State, group: Group) -> None:
+    """Take one step of one tensor."""
     g = gradient(p, group)
     mu = [state[f"accumulator_{axis}"] for axis in range(max(p.ndim, 1))]
     nu = mu[0]
@@ -91,10 +89,10 @@ def single_tensor(p: Tensor, state: dict[str, Any], group: dict[str, Any]) -> No
     step = torch.where(nu > 0, g * nu.rsqrt(), 0.0)
     if group["momentum"]:
         step = state["momentum_buffer"].lerp_(step, 1 - group["momentum"])
-    p.sub_(step * rate(group))
+    p.sub_(step * learning_rate(group))
 
 
-def covers(p: Tensor) -> dict[str, Tensor]:
-    """μ = 0 for every axis, of that axis's length and 1 elsewhere, so that it broadcasts; one number for a scalar."""
+def zero_accumulators(p: Tensor) -> dict[str, Tensor]:
+    """Return μ = 0 for every axis, with size 1 along the others so that it broadcasts; one number for a scalar."""
     shapes = [[n if axis == other else 1 for other in range(p.ndim)] for axis, n in enumerate(p.shape)] or [[]]
     return {f"accumulator_{axis}": p.new_zeros(shape) for axis, shape in enumerate(shapes)}

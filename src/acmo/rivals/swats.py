@@ -1,15 +1,23 @@
-"""SWATS: Adam that turns into SGD with momentum by itself, at a rate that it has found."""
+"""SWATS: Adam that switches to SGD with momentum by itself, at a rate that it estimates."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from acmo import checks
-from acmo.rivals.moments import NAMES, bias_correction, moments
-from acmo.rivals.rival import Rival, gradient, options, rate, real, stepped
+from acmo import options
+from acmo.rivals.moments import MOMENTS, bias_correction, update_moments
+from acmo.rivals.rival import (
+    Group,
+    Rival,
+    State,
+    as_real,
+    constructor_options,
+    gradient,
+    learning_rate,
+    params_with_grad,
+)
 
 SHARED = ("adam_steps", "rate_average", "switch_step", "sgd_lr")  # θ is one vector: the same in every group
 
@@ -17,24 +25,24 @@ SHARED = ("adam_steps", "rate_average", "switch_step", "sgd_lr")  # θ is one ve
 class SWATS(Rival):
     r"""Switching from Adam to SGD.
 
-    Adam's step p of all parameters together, projected on the gradient, tells the rate at which SGD would have made it:
+    Adam's step p of all parameters, projected on the gradient, gives the rate at which SGD would have taken it:
 
     .. math::
         \gamma_k = \frac{p_k^\top p_k}{-p_k^\top g_k}, \qquad
         \lambda_k = \beta_2 \lambda_{k-1} + (1 - \beta_2) \gamma_k, \qquad
         \text{switch when } k > 1 \text{ and } \left|\frac{\lambda_k}{1 - \beta_2^k} - \gamma_k\right| < \tau
 
-    From then on all parameters take :math:`v = \beta_1 v + g,\ \theta = \theta - (1 - \beta_1) \Lambda v` with
+    After the switch all parameters take :math:`v = \beta_1 v + g,\ \theta = \theta - (1 - \beta_1) \Lambda v` with
     :math:`\Lambda = \lambda_k / (1 - \beta_2^k)`. There is one switch for all. Λ must be positive, which the paper
-    takes for granted. A scheduler goes on to scale the rate: it is Λ at the lr that the group had when it switched.
+    assumes. A scheduler continues to scale the rate: it is Λ at the lr that the group had at the switch.
 
-    The decision is made on the host, so a step waits for the device until the switch.
+    The decision is made on the host, so every step before the switch waits for the device.
 
     Args:
       params: parameters, named parameters or parameter groups.
       lr: Adam's step size α, a number or a 1-element Tensor.
-      betas: β1 and β2, in [0, 1); β1 is SGD's momentum too.
-      eps: ε below Adam's line, >= 0.
+      betas: β1 and β2, in [0, 1); β1 is also SGD's momentum.
+      eps: ε, added to Adam's denominator, >= 0.
       weight_decay: λ; added to the gradient as λθ.
       tolerance: τ, absolute; the paper's ε of 1e-9.
       maximize: ascend instead.
@@ -68,7 +76,7 @@ class SWATS(Rival):
         maximize: bool = False,
     ) -> None:
         defaults = {
-            **options(locals()),
+            **constructor_options(locals()),
             "adam_steps": 0,  # k
             "rate_average": 0.0,  # λ_k
             "switch_step": None,
@@ -77,10 +85,10 @@ class SWATS(Rival):
         }
         super().__init__(params, defaults)
 
-    def check(self, group: dict[str, Any]) -> None:
-        """Also τ; it is of one vector, and so are the β2 that average its rate."""
+    def check(self, group: Group) -> None:
+        """Check τ too. It and β2 must be the same in all groups: the rate is estimated for θ as one vector."""
         super().check(group)
-        checks.at_least("tolerance", group["tolerance"])
+        options.check_at_least("tolerance", group["tolerance"])
         for other in getattr(self, "param_groups", [])[:1]:
             for key, mine, theirs in (
                 ("tolerance", group["tolerance"], other["tolerance"]),
@@ -89,8 +97,8 @@ class SWATS(Rival):
                 if mine != theirs:
                     raise ValueError(f"{key} is one for the whole optimizer, got {mine} in one group, {theirs} before")
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group; it joins the others in their phase."""
+    def add_param_group(self, param_group: Group) -> None:
+        """Add a group. It joins the phase that the others are in."""
         first = self.param_groups[0] if self.param_groups else None
         super().add_param_group(param_group)
         if first is not None:
@@ -100,34 +108,34 @@ class SWATS(Rival):
 
     @property
     def switch_step(self) -> int | None:
-        """The last step of Adam; None while there was none."""
+        """The last step of Adam; None before the switch."""
         step: int | None = self.param_groups[0]["switch_step"]
         return step
 
     @property
     def sgd_lr(self) -> float | None:
-        """Λ, the rate of SGD that was found; None before the switch."""
+        """Λ, the estimated rate of SGD; None before the switch."""
         found: float | None = self.param_groups[0]["sgd_lr"]
         return found
 
     def update(self) -> None:
-        """One step of Algorithm 1: all tensors, then the decision."""
+        """Take one step of Algorithm 1: all tensors, then the decision."""
         sgd = self.switch_step is not None
         pairs: list[tuple[Tensor, Tensor]] = []
         for group in self.param_groups:
-            for p in stepped(group):
+            for p in params_with_grad(group):
                 if sgd:
-                    sgd_step(p, self.begin(p, "momentum_buffer"), group)
+                    sgd_step(p, self.advance_state(p, "momentum_buffer"), group)
                 else:
-                    pairs.append(adam_step(p, self.begin(p, *NAMES), group))
+                    pairs.append(adam_step(p, self.advance_state(p, *MOMENTS), group))
         if pairs:
-            self._average(pairs)
+            self._average_rate(pairs)
 
-    def _average(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
-        """γ of the whole step into λ; and the switch, when they agree."""
+    def _average_rate(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
+        """Average γ of this step into λ, and switch if the two agree."""
         first = self.param_groups[0]
         k, average, beta2 = first["adam_steps"] + 1, first["rate_average"], first["betas"][1]
-        squares, products = torch.stack([dots(p, g).to(pairs[0][0].device) for p, g in pairs]).sum(0).tolist()
+        squares, products = torch.stack([dot_products(p, g).to(pairs[0][0].device) for p, g in pairs]).sum(0).tolist()
         switch = False
         if products != 0:
             gamma = squares / -products
@@ -138,30 +146,30 @@ class SWATS(Rival):
             group["adam_steps"], group["rate_average"] = k, average
             if switch:
                 group["switch_step"], group["sgd_lr"], group["switch_lr"] = k, found, float(group["lr"])
-                for p in group["params"]:  # SGD has no use for them
-                    for name in NAMES:
+                for p in group["params"]:  # SGD needs no moments of Adam
+                    for name in MOMENTS:
                         self.state.get(p, {}).pop(name, None)
 
 
-def adam_step(p: Tensor, state: dict[str, Any], group: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """One step of Adam; returns the step and the gradient that it was made from."""
-    g, m, v = moments(p, state, group)
-    size = rate(group) * bias_correction(state["step"], group)
+def adam_step(p: Tensor, state: State, group: Group) -> tuple[Tensor, Tensor]:
+    """Take one step of Adam; return the step and its gradient."""
+    g, m, v = update_moments(p, state, group)
+    size = learning_rate(group) * bias_correction(state["step"], group)
     step = (m / v.sqrt().add_(group["eps"])).mul_(-size)
-    real(p).add_(step)
+    as_real(p).add_(step)
     return step, g
 
 
-def sgd_step(p: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
-    """One step of SGD with momentum, at Λ scaled by what schedulers did to lr since the switch."""
+def sgd_step(p: Tensor, state: State, group: Group) -> None:
+    """Take one step of SGD with momentum, at Λ scaled as schedulers have scaled lr since the switch."""
     beta1 = group["betas"][0]
-    v = real(state["momentum_buffer"])
+    v = as_real(state["momentum_buffer"])
     v.mul_(beta1).add_(gradient(p, group))
-    since = rate(group) / group["switch_lr"] if group["switch_lr"] else 1.0
-    real(p).sub_((v * (1 - beta1)).mul_(group["sgd_lr"] * since))
+    since = learning_rate(group) / group["switch_lr"] if group["switch_lr"] else 1.0
+    as_real(p).sub_((v * (1 - beta1)).mul_(group["sgd_lr"] * since))
 
 
-def dots(step: Tensor, g: Tensor) -> Tensor:
-    """``[pᵀp, pᵀg]`` in float64: τ is 1e-9, below what float32 can tell."""
+def dot_products(step: Tensor, g: Tensor) -> Tensor:
+    """Return ``[pᵀp, pᵀg]`` in float64: τ is 1e-9, which float32 cannot resolve."""
     step, g = (x.flatten().double() for x in (step, g))
     return torch.stack((step.dot(step), step.dot(g)))

@@ -1,6 +1,6 @@
-"""The paper's theory as code that runs: auxiliary problems, lemmas, the theorem, its errata; ``python -m acmo.theory``.
+"""The paper's theory as code that runs: ``python -m acmo.theory``.
 
-What holds, what does not, and the repaired theorem with its proof: docs/theory.md.
+Auxiliary problems, lemmas, the theorem and the errata. docs/theory.md says what holds, and proves the repaired theorem.
 """
 
 from acmo.theory.bounds import Bound, TheoremSettings, convergence_bound, theorem_settings

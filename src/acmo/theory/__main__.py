@@ -1,4 +1,4 @@
-"""``python -m acmo.theory``: run everything, print one table, write the figures."""
+"""``python -m acmo.theory``: run all checks and measurements, print the results, write the figures."""
 
 import argparse
 import sys
@@ -9,51 +9,59 @@ from typing import Any
 import torch
 
 from acmo.theory import descent, figures
-from acmo.theory.errata import errata
-from acmo.theory.extras import extra
+from acmo.theory.errata import ERRATA, markdown_table, replace_table
+from acmo.theory.extras import import_extra
 from acmo.theory.rate import Measurement, Rate
-from acmo.theory.statements import TRIALS, outcomes
+from acmo.theory.statements import TRIALS, run_trial
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run; the exit code is 1 if a statement that we hold to be true failed."""
-    parser = argparse.ArgumentParser("python -m acmo.theory", description="The paper's theory, run: docs/theory.md")
-    parser.add_argument("--out", type=Path, default=Path("theory"), metavar="DIR", help="figures go here (./theory)")
+    """Run the command; return 1 if a statement that should hold failed, else 0."""
+    parser = argparse.ArgumentParser("python -m acmo.theory", description="Run the paper's theory (docs/theory.md).")
+    parser.add_argument(
+        "--out", type=Path, default=Path("theory"), metavar="DIR", help="folder of the figures (theory)"
+    )
     parser.add_argument("--steps", type=int, default=2**14, help="largest T of the rate measurement (16384)")
-    parser.add_argument("--seeds", type=int, default=200, help="trainings of the rate measurement (200)")
-    parser.add_argument("--epochs", type=int, default=10, help="of each training on digits (10)")
+    parser.add_argument("--seeds", type=int, default=200, help="number of trainings in the rate measurement (200)")
+    parser.add_argument("--epochs", type=int, default=10, help="epochs of each training on digits (10)")
+    parser.add_argument(
+        "--errata", nargs="?", const=Path("-"), type=Path, metavar="FILE",
+        help="only print the errata as a Markdown table; with FILE, put it between the markers there (docs/theory.md)",
+    )  # fmt: skip
     args = parser.parse_args(argv)
+    if args.errata is not None:
+        return write_errata(args.errata)
     if args.steps < 128 or args.seeds < 4:
         parser.error(f"a rate needs --steps >= 128 and --seeds >= 4, got {args.steps} and {args.seeds}")
     for module in ("rich.progress", "matplotlib.figure", "scipy.optimize", "sklearn.datasets"):
-        extra(module, "python -m acmo.theory")  # now, not after a minute
+        import_extra(module, "python -m acmo.theory")  # fail at once, not after a minute
     from rich.console import Console
     from rich.progress import Progress, TimeElapsedColumn
 
     console = Console()
-    table, good = new_table(), True
-    torch.set_num_threads(1)  # the rate has the other cores, and the networks are too small to share
+    table, all_hold = make_table(), True
+    torch.set_num_threads(1)  # the rate measurement uses the other cores, and the networks are small
     with (
         Measurement(args.steps, args.seeds) as measurement,
         Progress(*Progress.get_default_columns(), TimeElapsedColumn(), console=console) as progress,
     ):
         bars = {
             "lemmas": progress.add_task("auxiliary problems, lemmas", total=len(TRIALS)),
-            "errata": progress.add_task("errata", total=len(errata())),
+            "errata": progress.add_task("errata", total=len(ERRATA)),
             "descent": progress.add_task("descent on digits", total=len(descent.OPTIMIZERS) + len(descent.COMPARED)),
             "rate": progress.add_task("rate of Theorem 4.1", total=1.0),
         }
         for name in TRIALS:
-            for outcome in outcomes(name):
-                good &= outcome.holds
-                add(table, outcome.statement, outcome.holds, f"{outcome.slack:.3g}", outcome.cases)
+            for outcome in run_trial(name):
+                all_hold &= outcome.holds
+                add_row(table, outcome.statement, outcome.holds, f"{outcome.slack:.3g}", outcome.cases)
             progress.advance(bars["lemmas"])
-        for x in errata():
-            shown = x.show()
-            right = shown.printed < 0 <= shown.repaired
-            good &= right
-            add(table, f"erratum {x.key}: printed", shown.printed >= 0, f"{shown.printed:.3g}", 1)
-            add(table, f"erratum {x.key}: repaired", shown.repaired >= 0, f"{shown.repaired:.3g}", 1)
+        for erratum in ERRATA:
+            slacks = erratum.evaluate()
+            right = slacks.printed < 0 <= slacks.repaired
+            all_hold &= right
+            add_row(table, f"erratum {erratum.key}: printed", slacks.printed >= 0, f"{slacks.printed:.3g}", 1)
+            add_row(table, f"erratum {erratum.key}: repaired", slacks.repaired >= 0, f"{slacks.repaired:.3g}", 1)
             progress.advance(bars["errata"])
         descents = descent.measure(args.epochs, tick=lambda: progress.advance(bars["descent"]))
         while not measurement.finished:
@@ -61,32 +69,41 @@ def main(argv: list[str] | None = None) -> int:
             time.sleep(0.2)
         rate = measurement.result()
         progress.update(bars["rate"], completed=1.0)
-    good &= rate.slack() >= 0
-    add(table, "Theorem 4.1, repaired", rate.slack() >= 0, f"{rate.slack():.3g}", len(rate.T) * rate.seeds)
+    all_hold &= rate.slack() >= 0
+    add_row(table, "Theorem 4.1, repaired", rate.slack() >= 0, f"{rate.slack():.3g}", len(rate.T) * rate.seeds)
     console.print(table)
-    report(console, rate, descents, measurement)
+    print_measurements(console, rate, descents, measurement)
     made = [figures.rate_figure(rate, args.out), figures.angle_figure(descents[: len(descent.OPTIMIZERS)], args.out)]
     console.print("figures:", *map(str, [*made, figures.geometry_figure(args.out)]))
-    return 0 if good else 1
+    return 0 if all_hold else 1
 
 
-def new_table() -> Any:
-    """The one table, empty."""
+def write_errata(page: Path) -> int:
+    """Print the table of the errata if ``page`` is ``-``, else replace the one that the page has."""
+    if page == Path("-"):
+        print(markdown_table(ERRATA), end="")
+    else:
+        page.write_text(replace_table(page.read_text(encoding="utf-8"), ERRATA), encoding="utf-8")
+    return 0
+
+
+def make_table() -> Any:
+    """Return the table of the statements, empty."""
     from rich.table import Table
 
-    table = Table("statement", "holds", title="The paper's theory, tried (slack ≥ 0: holds)")
+    table = Table("statement", "holds", title="The paper's theory, checked (slack ≥ 0: holds)")
     table.add_column("smallest slack", justify="right")
     table.add_column("cases", justify="right")
     return table
 
 
-def add(table: Any, statement: str, holds: bool, slack: str, cases: int) -> None:
-    """One line of the table."""
+def add_row(table: Any, statement: str, holds: bool, slack: str, cases: int) -> None:
+    """Add one statement to the table."""
     table.add_row(statement, "yes" if holds else "[red]no[/red]", slack, f"{cases:,}")
 
 
-def report(console: Any, rate: Rate, descents: list[descent.Descent], measurement: Measurement) -> None:
-    """The measured rate and the shares of steps that descend."""
+def print_measurements(console: Any, rate: Rate, descents: list[descent.Descent], measurement: Measurement) -> None:
+    """Print the measured rate and the shares of steps that descend."""
     from rich.table import Table
 
     rates = Table("T", "E‖∇f(θ_o)‖², sampled", "mean over o", "± stderr", "repaired bound", "printed bound")

@@ -1,7 +1,7 @@
-"""The paper's intuition put to the test: does a step lower the losses of this batch, and of the ten before it?
+"""The paper's intuition, measured: does a step lower the losses of the current batch and of the ten before it?
 
-A real training (scikit-learn's digits, a small MLP, shuffled epochs); every step's change of the loss is measured on
-the current batch and on each of the previous ten, before and after the step, for four optimizers.
+A small MLP is trained on scikit-learn's digits in shuffled epochs. For four optimizers, the loss of the current batch
+and of each of the previous ten is measured before and after every step.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,13 +14,13 @@ from torch import Tensor
 from torch.optim import SGD, Adam, Optimizer
 
 from acmo.optimizer import ACMo
-from acmo.theory.extras import extra
+from acmo.theory.extras import import_extra
 from acmo.theory.lemmas import Array
 
 BATCH = 64
 PAST = 10
 GRID = (2.0, 1.0, 0.5, 0.1, 0.05, 0.01, 0.005, 0.001, 0.0005)
-COMMON = 0.05  # the lr of a second look at those whose step is α times something like a gradient
+COMMON = 0.05  # a second measurement at one lr, for those whose step is α times a sum of gradients
 COMPARED = ("SGD", "SGD-momentum", "ACMo")
 
 OPTIMIZERS: dict[str, Callable[[Sequence[Tensor], float], Optimizer]] = {
@@ -32,7 +32,7 @@ OPTIMIZERS: dict[str, Callable[[Sequence[Tensor], float], Optimizer]] = {
 
 
 class Descent(NamedTuple):
-    """Shares over all steps of all seeds of one optimizer at one lr."""
+    """What one optimizer does at one lr: shares over all steps of all seeds."""
 
     optimizer: str
     lr: float
@@ -41,24 +41,24 @@ class Descent(NamedTuple):
     previous: float  # (step, batch) pairs, the batch one of the previous ten, whose loss falls
     inequality: float  # steps with f_A(θ_{t+1}) − f_A(θ_t) ≤ −(α/2)(‖g‖² − ‖ĝ‖²), section 3.2; NaN for Adam
     final_loss: float  # of the whole training set, mean over seeds
-    cosines: Array  # of the update with the gradient, a value a step
+    cosines: Array  # between update and gradient, one per step
 
 
 @cache
-def digits() -> tuple[Tensor, Tensor]:
-    """scikit-learn's digits, scaled to [0, 1]."""
-    data = extra("sklearn.datasets", "the descent measurement").load_digits()
+def load_digits() -> tuple[Tensor, Tensor]:
+    """Return the images, scaled to [0, 1], and labels of scikit-learn's digits."""
+    data = import_extra("sklearn.datasets", "the descent measurement").load_digits()
     return torch.tensor(data.data / 16, dtype=torch.float32), torch.tensor(data.target)
 
 
-def flat(tensors: Sequence[Tensor]) -> Tensor:
-    """One vector, in float64: differences of losses and steps are small."""
+def flatten(tensors: Sequence[Tensor]) -> Tensor:
+    """Concatenate the tensors into one vector, in float64 because the differences taken later are small."""
     return torch.cat([x.detach().double().flatten() for x in tensors])
 
 
 def train(name: str, lr: float, epochs: int, seed: int, watch: bool) -> tuple[float, Array]:
-    """One training: the final loss and, if ``watch``, a row a step: current, previous …, inequality, cosine."""
-    x, y = digits()
+    """Train once. Return the final loss and, if ``watch``, one row per step: current, previous, inequality, cosine."""
+    x, y = load_digits()
     torch.manual_seed(seed)
     model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Tanh(), torch.nn.Linear(64, 10))
     params = list(model.parameters())
@@ -79,11 +79,11 @@ def train(name: str, lr: float, epochs: int, seed: int, watch: bool) -> tuple[fl
             opt.zero_grad()
             loss_of(model(x[index]), y[index]).backward()  # type: ignore[no-untyped-call]
             if watch:
-                before, theta, g = losses(), flat(params), flat([p.grad for p in params if p.grad is not None])
+                before, theta, g = losses(), flatten(params), flatten([p.grad for p in params if p.grad is not None])
             opt.step()
             if watch and len(seen) > PAST:
                 change = losses() - before
-                update = (theta - flat(params)) / lr
+                update = (theta - flatten(params)) / lr
                 rest = update - g
                 promised = -lr / 2 * (g @ g - rest @ rest)
                 holds = float("nan") if name == "Adam" else float(change[-1] <= promised)
@@ -95,26 +95,27 @@ def train(name: str, lr: float, epochs: int, seed: int, watch: bool) -> tuple[fl
 
 
 def measure(epochs: int = 10, seeds: int = 3, tick: Callable[[], None] | None = None) -> list[Descent]:
-    """Each optimizer at the lr of `GRID` with the lowest final training loss (a seed of its own), then ``seeds`` runs.
+    """Measure each optimizer at its best lr of `GRID`, then those of `COMPARED` at lr `COMMON`.
 
-    After them `COMPARED` once more, all at lr `COMMON`. ``tick`` is called after each of the seven.
+    The best lr has the lowest final training loss, with a seed that is not used again. ``tick`` is called after each of
+    the seven measurements.
     """
     results = []
     for name, lr in [*((name, None) for name in OPTIMIZERS), *((name, COMMON) for name in COMPARED)]:
-        results.append(watched(name, lr or best_lr(name, epochs), epochs, seeds))
+        results.append(measure_one(name, lr or best_lr(name, epochs), epochs, seeds))
         if tick:
             tick()
     return results
 
 
 def best_lr(name: str, epochs: int) -> float:
-    """The lr of `GRID` with the lowest final training loss."""
+    """Return the lr of `GRID` with the lowest final training loss."""
     tuned = {lr: train(name, lr, epochs, 1000, watch=False)[0] for lr in GRID}
     return min(tuned, key=tuned.__getitem__)
 
 
-def watched(name: str, lr: float, epochs: int, seeds: int) -> Descent:
-    """One optimizer at one lr."""
+def measure_one(name: str, lr: float, epochs: int, seeds: int) -> Descent:
+    """Measure one optimizer at one lr."""
     runs = [train(name, lr, epochs, seed, watch=True) for seed in range(seeds)]
     rows = np.concatenate([r for _, r in runs])
     current, previous, inequality, _ = rows.mean(0)

@@ -1,11 +1,11 @@
-"""Packages that come with ``pip install acmo[lab]``: imported when used, and named when missing."""
+"""Import packages of ``pip install acmo[lab]`` when they are used, and name the one that is missing."""
 
 from importlib import import_module
 from typing import Any
 
 
-def extra(module: str, purpose: str) -> Any:
-    """The module, or an ImportError that says what to install."""
+def import_extra(module: str, purpose: str) -> Any:
+    """Import and return a module; the ImportError says what to install."""
     try:
         return import_module(module)
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Finite sums of smooth non-convex functions whose L, σ and G are known exactly, not estimated."""
+"""Finite sums of smooth non-convex functions with exactly known L, σ and G."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,11 +11,10 @@ from acmo.theory.lemmas import Array, norm
 
 @dataclass(frozen=True)
 class CosineSum:
-    """f_i(θ) = A Σ_j (1 − cos(ω(θ_j − φ_ij))): egg boxes that disagree on where their wells are.
+    """f_i(θ) = A Σ_j (1 − cos(ω(θ_j − φ_ij))): egg boxes with shifted wells.
 
-    Their mean is an egg box again, with the amplitudes |z_j|, z_j = mean_i exp(iωφ_ij), which makes everything
-    known: L, σ and G are suprema that are attained, since the coordinates can be moved one by one.
-    Saddles, maxima and minima all are stationary: as non-convex as can be.
+    Their mean is an egg box too, with the amplitudes |z_j|, z_j = mean_i exp(iωφ_ij). So L, σ and G are known: they are
+    attained, since the coordinates are independent. f is non-convex: it has saddles, maxima and minima.
     """
 
     phases: Array  # [n, d], already multiplied by ω
@@ -39,7 +38,7 @@ class CosineSum:
 
     @property
     def sigma(self) -> float:
-        """Σ over coordinates of sines of one frequency: the largest is attained in every coordinate at once."""
+        """σ; ∇f_i − ∇f is a sine of one frequency in every coordinate, and all reach their maximum at once."""
         apart = np.abs(self.phasors - self.mean_phasor)
         return float(self.amplitude * self.omega * np.sqrt((apart**2).sum(-1).max()))
 
@@ -50,30 +49,30 @@ class CosineSum:
 
     @cached_property
     def mean_wave(self) -> tuple[Array, Array]:
-        """|z_j| and arg z_j, [d] each: f is Σ_j A (1 − |z_j| cos(ωθ_j − arg z_j))."""
+        """|z_j| and arg z_j, [d] each; f is Σ_j A (1 − |z_j| cos(ωθ_j − arg z_j))."""
         return np.abs(self.mean_phasor), np.angle(self.mean_phasor)
 
     def value(self, theta: Array) -> Array:
-        """f(θ), over the last axis."""
+        """Return f(θ), over the last axis."""
         depth, shift = self.mean_wave
         return np.asarray(self.amplitude * (1 - depth * np.cos(self.omega * theta - shift)).sum(-1))
 
     def gap(self, theta: Array) -> Array:
-        """f(θ) − min f."""
+        """Return f(θ) − min f."""
         return np.asarray(self.value(theta) - self.amplitude * (1 - np.abs(self.mean_phasor)).sum())
 
     def grad(self, theta: Array) -> Array:
-        """∇f(θ)."""
+        """Return ∇f(θ)."""
         depth, shift = self.mean_wave
         return np.asarray(self.amplitude * self.omega * depth * np.sin(self.omega * theta - shift))
 
     def grad_of(self, theta: Array, i: npt.NDArray[np.int64]) -> Array:
-        """∇f_i(θ), one i a row of θ: batches of one."""
+        """Return ∇f_i(θ), one i per row of θ: batches of one."""
         return np.asarray(self.amplitude * self.omega * np.sin(self.omega * theta - self.phases[i]))
 
 
 def cosine_sum(n: int = 16, d: int = 8, smoothness: float = 1e3, omega: float = 1000.0, seed: int = 0) -> CosineSum:
-    """A sum with the given L: wells scattered by ±0.8 rad, skewed (few far ones against many near), as data are."""
+    """Return a sum with the given L. Its wells scatter by ±0.8 rad with a skewed law: many are near, few are far."""
     rng = np.random.default_rng(seed)
     phases = 0.8 * (rng.exponential(1.0, (n, d)) - 1)
     top = np.abs(np.exp(1j * phases).mean(0)).max()
@@ -84,13 +83,13 @@ def cosine_sum(n: int = 16, d: int = 8, smoothness: float = 1e3, omega: float = 
 class SkewedNoise:
     """f_i(θ) = √(1 + θ²) − 1 + a_i θ in one dimension, a = (−2, 2/9 nine times): mean zero, far from symmetric.
 
-    f = √(1 + θ²) − 1, L = 1, σ = 2, G = 3, min f = 0 at θ = 0. Half of the rule that ACMo should end at 0 is in
-    the theorem's Ψ: without it, m/‖m‖ has a mean of its own, and the run ends elsewhere.
+    f = √(1 + θ²) − 1, L = 1, σ = 2, G = 3, min f = 0 at θ = 0. ACMo ends at 0 only with the
+    theorem's Ψ: without it, the mean of m/‖m‖ is not 0 there, and the run ends elsewhere.
     """
 
     @cached_property
     def slopes(self) -> Array:
-        """a_i: Σ a_i = 0."""
+        """a_i, with Σ a_i = 0."""
         return np.array([-2.0] + [2 / 9] * 9)
 
     smoothness = 1.0
@@ -98,13 +97,13 @@ class SkewedNoise:
     gradient_bound = 3.0
 
     def value(self, theta: Array) -> Array:
-        """f(θ), over the last axis."""
+        """Return f(θ), over the last axis."""
         return np.asarray(np.sqrt(1 + norm(theta) ** 2) - 1)
 
     def grad(self, theta: Array) -> Array:
-        """∇f(θ)."""
+        """Return ∇f(θ)."""
         return np.asarray(theta / np.sqrt(1 + theta**2))
 
     def grad_of(self, theta: Array, i: npt.NDArray[np.int64]) -> Array:
-        """∇f_i(θ), one i a row of θ."""
+        """Return ∇f_i(θ), one i per row of θ."""
         return np.asarray(self.grad(theta) + self.slopes[i][..., None])

@@ -1,7 +1,7 @@
 """Theorem 4.1 measured: E‖∇f(θ_o)‖² of ACMo under the theorem's settings, against the bound, and the rate's exponent.
 
-The seeds of a shard run as one optimizer: a tensor a seed, ``norm_scope="tensor"``, so that every seed is its own θ.
-A shard a process. There are two of them whatever the machine, so that the figures are the same everywhere.
+The seeds of a shard share one optimizer: one tensor per seed, with ``norm_scope="tensor"``, so that every seed has its
+own θ. Each shard is one process. There are always two, so that the figures are the same on every machine.
 """
 
 import multiprocessing
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from acmo.iterates import IterateSampler
+from acmo.iterate_sampler import IterateSampler
 from acmo.optimizer import ACMo
 from acmo.theory.bounds import convergence_bound, theorem_settings
 from acmo.theory.lemmas import Array, norm
@@ -24,15 +24,15 @@ SHARDS = 2
 
 
 class Shard(NamedTuple):
-    """Some of the seeds: ‖∇f‖² at every T = 2^k."""
+    """‖∇f‖² at every T = 2^k, for some of the seeds."""
 
     sampled: Array  # [k, draws, seeds], at the iterates that the IterateSamplers drew
-    averaged: Array  # [k, seeds], Σ_{s≤T} α_s ‖∇f(θ_{s+1})‖²/Σα_s: the mean over o taken exactly
+    averaged: Array  # [k, seeds], Σ_{s≤T} α_s ‖∇f(θ_{s+1})‖²/Σα_s: the exact mean over o
     gap: Array  # [seeds]
 
 
 class Rate(NamedTuple):
-    """At every T = 2^k: what was measured, and what was promised."""
+    """The measured means and the bounds at every T = 2^k."""
 
     T: Array
     sampled: Array
@@ -43,13 +43,13 @@ class Rate(NamedTuple):
     seeds: int
 
     def exponent(self, first: int = 64, log_corrected: bool = False) -> float:
-        """The slope of ln E over ln T from T = ``first`` on; of ln(E/(1 + ln T)) if ``log_corrected``."""
+        """Return the slope of ln E over ln T from T = ``first`` on; of ln(E/(1 + ln T)) if ``log_corrected``."""
         use = first <= self.T
         y = self.averaged[use] / ((1 + np.log(self.T[use])) if log_corrected else 1)
         return float(np.polyfit(np.log(self.T[use]), np.log(y), 1)[0])
 
     def slack(self) -> float:
-        """The smallest (repaired bound − measured)/bound, of both measurements."""
+        """Return the smallest (repaired bound − measured)/bound of both measurements."""
         worst = np.maximum(self.sampled, self.averaged)
         return float(((self.repaired - worst) / self.repaired).min())
 
@@ -57,15 +57,15 @@ class Rate(NamedTuple):
 def run_shard(
     problem: CosineSum, steps: int, seeds: int, draws: int, seed: tuple[int, int], tick: Tick | None = None
 ) -> Shard:
-    """Independent trainings, batches of one, from points drawn over a whole period of the problem.
+    """Run independent trainings with batches of one, from points drawn over a whole period of the problem.
 
     Args:
       problem: a finite sum with known constants.
       steps: the largest T.
-      seeds: how many trainings.
-      draws: how many `IterateSampler` follow; each draws its own o.
-      seed: of everything, and which shard.
-      tick: called with the number of steps done, now and then.
+      seeds: number of trainings.
+      draws: number of `IterateSampler`s; each draws its own o.
+      seed: the seed of all draws, and the number of the shard.
+      tick: called with the number of steps done, every 64 steps.
     """
     settings = theorem_settings(problem.smoothness, problem.sigma)
     rng = np.random.default_rng(seed)
@@ -101,7 +101,7 @@ def run_shard(
 
 
 def combine(problem: CosineSum, shards: list[Shard]) -> Rate:
-    """Means over all seeds, beside the bounds. The bound is linear in the gap, so the mean start is what counts."""
+    """Average over all seeds and add the bounds. A bound is linear in the gap, so it takes the mean gap."""
     sampled = np.concatenate([s.sampled for s in shards], axis=-1)
     averaged = np.concatenate([s.averaged for s in shards], axis=-1)
     gap = float(np.concatenate([s.gap for s in shards]).mean())
@@ -116,18 +116,19 @@ def combine(problem: CosineSum, shards: list[Shard]) -> Rate:
 
 
 class Measurement:
-    """The 200 trainings in the background; ``with Measurement() as m: …; rate = m.result()``."""
+    """The trainings, run in the background: ``with Measurement() as m: …; rate = m.result()``."""
 
     def __init__(self, steps: int = 2**14, seeds: int = 200, draws: int = 50, seed: int = 0) -> None:
         self.problem = cosine_sum()
         self.steps = steps
-        # Not forked: torch has threads already. The counters are what the progress bar reads.
+        # Not forked, because torch has threads already. The progress bar reads the counters.
         context = multiprocessing.get_context("spawn")
-        self._done: Any = context.Array("q", SHARDS)
-        self._pool = ProcessPoolExecutor(SHARDS, context, initializer=partial(_adopt, self._done))
+        self._steps_done: Any = context.Array("q", SHARDS)
+        self._pool = ProcessPoolExecutor(SHARDS, context, initializer=partial(_init_worker, self._steps_done))
         sizes = [seeds // SHARDS + (k < seeds % SHARDS) for k in range(SHARDS)]
         self._futures: list[Future[Shard]] = [
-            self._pool.submit(_work, self.problem, steps, size, draws, (seed, k)) for k, size in enumerate(sizes)
+            self._pool.submit(_run_in_worker, self.problem, steps, size, draws, (seed, k))
+            for k, size in enumerate(sizes)
         ]
 
     def __enter__(self) -> "Measurement":
@@ -138,29 +139,29 @@ class Measurement:
 
     @property
     def progress(self) -> float:
-        """Between 0 and 1."""
-        return float(sum(self._done[:])) / (self.steps * SHARDS)
+        """The share of all steps that is done, between 0 and 1."""
+        return float(sum(self._steps_done[:])) / (self.steps * SHARDS)
 
     @property
     def finished(self) -> bool:
-        """Whether every shard is there."""
+        """Whether every shard is finished."""
         return all(f.done() for f in self._futures)
 
     def result(self) -> Rate:
-        """Wait, and combine."""
+        """Wait for the shards and combine them."""
         return combine(self.problem, [f.result() for f in self._futures])
 
 
-_counters: list[Any] = []
+_progress_counters: list[Any] = []
 
 
-def _adopt(done: Any) -> None:
-    _counters.append(done)
+def _init_worker(done: Any) -> None:
+    _progress_counters.append(done)
     torch.set_num_threads(1)
 
 
-def _work(problem: CosineSum, steps: int, seeds: int, draws: int, seed: tuple[int, int]) -> Shard:
+def _run_in_worker(problem: CosineSum, steps: int, seeds: int, draws: int, seed: tuple[int, int]) -> Shard:
     def tick(t: int) -> None:
-        _counters[0][seed[1]] = t
+        _progress_counters[0][seed[1]] = t
 
     return run_shard(problem, steps, seeds, draws, seed, tick)

@@ -3,6 +3,7 @@
 ``python -m acmo.lab.report.publish docs/results`` prints the table over all that are published there.
 """
 
+import re
 import sys
 from collections.abc import Iterable
 from html import escape
@@ -20,6 +21,7 @@ from acmo.lab.stages import run_counts
 from acmo.lab.summary import flat_rows, summarise
 
 FORMATS = ("svg", "png")
+DATA = "DIR"  # in place of the folder of the data, which is another one on every machine
 
 
 def publish(folder: Path, target: Path) -> list[Path]:
@@ -44,9 +46,9 @@ def publish(folder: Path, target: Path) -> list[Path]:
         )
     with atomic.explained(target):
         target.mkdir(parents=True, exist_ok=True)
-    command = found.provenance.get("command") or []  # where the program lies is nobody's business
-    stated = {**found.provenance, "command": [*(Path(word).name for word in command[:1]), *command[1:]]}
-    head = {"config": found.plan, "scores": found.scores, "provenance": stated}
+    stated = {**found.provenance, "command": _without_paths(found.provenance.get("command") or [])}
+    config = {**found.plan, "data": DATA} if found.plan.get("data") else found.plan
+    head = {"config": config, "scores": found.scores, "provenance": stated}
     runs = [{key: value for key, value in run.items() if key != "folder"} for run in found.runs]
     head, runs = words.without_secrets(head), words.without_secrets(runs)
     atomic.write_json(target / "comparison.json", head)
@@ -59,6 +61,13 @@ def publish(folder: Path, target: Path) -> list[Path]:
     return [
         target / name for name in ("comparison.json", "trials.jsonl", "summary.json", "summary.csv", "README.md")
     ] + figures
+
+
+def _without_paths(command: list[str]) -> list[str]:
+    """Return a command line as others can repeat it: the program by its name, the folder of the data as ``DIR``."""
+    words = [*(Path(word).name for word in command[:1]), *command[1:]]
+    words = [f"--data={DATA}" if word.startswith("--data=") else word for word in words]
+    return [DATA if i and words[i - 1] == "--data" else word for i, word in enumerate(words)]
 
 
 def _missing(found: results.Comparison) -> int:
@@ -85,7 +94,10 @@ def page(folder: Path, figures: Iterable[Path]) -> str:
     found = results.load(folder)
     stated = found.provenance
     said = [f"# {_text(found.plan.get('title') or folder.name)}", "", *_about(stated.get("command") or [])]
-    said += ["```", words.command(stated.get("command")), "```", ""]
+    command = words.command(stated.get("command"))
+    said += ["```", command, "```", ""]
+    if re.search(rf"--data[ =]{DATA}\b", command):
+        said += [f"`{DATA}` is a folder with the official files of the data set.", ""]
     total = sum(run.get("seconds") or 0.0 for run in found.runs)
     said.append(
         f"{words.count(len(found.runs), 'run')}, {words.seconds(total)} of training in all{_each(found)}. "

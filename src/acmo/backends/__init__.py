@@ -1,0 +1,1 @@
+"""The ways to execute a step. `acmo.ACMo` chooses one."""

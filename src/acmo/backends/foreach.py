@@ -1,0 +1,159 @@
+"""The two passes on lists of tensors, for every device: a few launches for all of them, no waiting for the device."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from acmo.backends.scalars import PartScalars
+from acmo.backends.tensor_layout import flatten
+from acmo.step_data import GroupOptions, Part, StepOptions, scalar_dtype
+
+TensorList = list[Tensor] | tuple[Tensor, ...]
+
+PIECE = 2**15  # entries: as float64 they stay in the cache
+
+
+def compute_sums(part: Part, group: GroupOptions, options: StepOptions) -> Tensor:
+    """Pass 1: see `acmo.backends.two_pass.Passes`."""
+    raw = sum_squares(part.grads)
+    if options.grad_scale is not None:
+        raw = raw / options.grad_scale.to(raw).square()
+    moment = (
+        sum_squares(part.moments)
+        if part.moment_sqs is None
+        else torch.as_tensor(part.moment_sqs, dtype=raw.dtype, device=raw.device)
+    )
+    if not group.coupled_decay and not options.unit_step:
+        return torch.stack((raw, moment))
+    factor = grad_factor(group, options, raw)
+    grads, _ = take_gradients(part, group, factor)
+    if options.unit_step:
+        zero, entries = torch.zeros_like(raw), count_entries(part).to(raw.device)
+        return torch.stack((raw, moment, sum_squares(grads), zero, zero, sum_products(grads, part.moments), entries))
+    decayed = sum_squares(grads)
+    inner = theta = torch.zeros_like(raw)
+    if options.max_grad_norm is not None:
+        inner = sum_products(part.grads, part.params) * (1.0 if factor is None else factor)
+        theta = sum_squares(part.params)
+    return torch.stack((raw, moment, decayed, inner, theta))
+
+
+def update(part: Part, group: GroupOptions, options: StepOptions, scalars: PartScalars) -> Tensor:
+    """Pass 2: see `acmo.backends.two_pass.Passes`."""
+    p0 = part.params[0]
+    dtype = torch.float64 if p0.dtype == torch.float64 else torch.float32
+    factor = grad_factor(group, options, scalars.clip_scale)
+    if options.max_grad_norm is not None:
+        factor = scalars.clip_scale if factor is None else factor * scalars.clip_scale
+    g, is_copy = take_gradients(part, group, factor)
+    beta_hat, alpha, theta_factor = scalars.beta_hat, group.lr, group.theta_factor
+    if scalars.step_factor is not None:  # where it is 0, m_t is rounding: β̂ = 0 and g = 0 make it 0
+        alpha = alpha * scalars.step_factor
+        remains = scalars.step_factor != 0
+        beta_hat = torch.where(remains, beta_hat, 0.0)
+        masks = remains.to(p0.device).expand(len(g)).unbind()
+        g, is_copy = [torch.where(mask, x, 0.0) for mask, x in zip(masks, g, strict=True)], True
+    if options.nonfinite == "skip" or options.found_inf is not None:
+        # A select in every step, taken or not: g = 0, β̂ = 1 and α = 0 leave everything as it is.
+        should_step = scalars.should_step.to(p0.device)
+        if is_copy:
+            g = [x.masked_fill_(~should_step, 0.0) for x in g]
+        else:
+            g, is_copy = [torch.where(should_step, x, 0.0) for x in g], True
+        beta_hat = torch.where(scalars.should_step, beta_hat, 1.0)
+        alpha = torch.where(should_step, as_scalar(alpha, dtype, p0.device), 0.0)
+        if group.decoupled:
+            theta_factor = torch.where(should_step, as_scalar(theta_factor, dtype, p0.device), 1.0)
+    # β̂ may overflow float32 where β̂m does not: m is multiplied twice by the root.
+    root = beta_hat.sqrt().clamp(max=torch.finfo(dtype).max).to(p0.device, dtype)
+    alpha = alpha.to(p0.device, dtype) if isinstance(alpha, Tensor) else alpha
+    theta_factor = theta_factor.to(p0.device, dtype) if isinstance(theta_factor, Tensor) else theta_factor
+    if part.moments[0].dtype == p0.dtype == dtype:
+        for _ in range(2):
+            torch._foreach_mul_(part.moments, root if root.ndim == 0 else list(root.unbind()))
+        torch._foreach_add_(part.moments, g)
+        del g  # before the next list is made
+        if group.decoupled:
+            torch._foreach_mul_(part.params, theta_factor)
+        if isinstance(alpha, Tensor):
+            factors = -alpha if alpha.ndim == 0 else list((-alpha).unbind())
+            torch._foreach_add_(part.params, torch._foreach_mul(part.moments, factors))
+        else:
+            torch._foreach_add_(part.params, part.moments, alpha=-alpha)
+    else:  # stored in less than is computed in: θ takes m before it is rounded
+        g = g if is_copy else [x.clone() for x in g]
+        for x, m, r in zip(g, part.moments, root.expand(len(g)).unbind(), strict=True):
+            x.addcmul_(m.to(dtype) * r, r)
+        torch._foreach_copy_(part.moments, g)
+        if part.moments[0].dtype == torch.float16:  # an infinite m would be NaN after the next step
+            torch._foreach_clamp_max_(part.moments, torch.finfo(torch.float16).max)
+            torch._foreach_clamp_min_(part.moments, torch.finfo(torch.float16).min)
+        torch._foreach_mul_(g, list((-alpha).unbind()) if isinstance(alpha, Tensor) and alpha.ndim else -alpha)
+        for x, p in zip(g, part.params, strict=True):
+            p.copy_(x.add_(p.to(dtype).mul_(theta_factor) if group.decoupled else p))
+    return sum_squares(part.moments)
+
+
+def take_gradients(part: Part, group: GroupOptions, factor: Tensor | None) -> tuple[TensorList, bool]:
+    """Return factor · g + λθ in the precision of the arithmetic, and whether it is a copy that may be written to."""
+    dtype = torch.float64 if part.params[0].dtype == torch.float64 else torch.float32
+    g: TensorList = part.grads
+    is_copy = any([x.dtype != dtype for x in g])  # noqa: C419
+    if is_copy:
+        g = [x.to(dtype, copy=True) for x in g]
+    if factor is not None:
+        factor = factor.to(g[0].device, dtype)
+        g, is_copy = [x.mul_(factor) for x in g] if is_copy else torch._foreach_mul(g, factor), True
+    if group.coupled_decay:
+        if is_copy:
+            torch._foreach_add_(g, part.params, alpha=group.coupled_decay)
+        else:
+            g, is_copy = torch._foreach_add(g, part.params, alpha=group.coupled_decay), True
+    return g, is_copy
+
+
+def grad_factor(group: GroupOptions, options: StepOptions, like: Tensor) -> Tensor | None:
+    """Return line 1's factor on the stored gradient: −1 when maximize, over a GradScaler's scale; None for 1."""
+    if options.grad_scale is None:
+        return -torch.ones((), dtype=like.dtype, device=like.device) if group.maximize else None
+    return (-1.0 if group.maximize else 1.0) / options.grad_scale.to(like)
+
+
+def as_scalar(value: float | Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return a 0-dim tensor, filled on the device rather than copied to it."""
+    return value.to(device, dtype) if isinstance(value, Tensor) else torch.full((), value, dtype=dtype, device=device)
+
+
+def count_entries(part: Part) -> Tensor:
+    """Return ``[n]``: the entries of each parameter on this rank; a complex one counts once."""
+    counts = [p.numel() // (2 if o.is_complex() else 1) for p, o in zip(part.params, part.owners, strict=True)]
+    return torch.tensor(counts, dtype=scalar_dtype(part.params[0].device), device="cpu")
+
+
+def sum_squares(tensors: Sequence[Tensor]) -> Tensor:
+    """Return ``[n]``: the sum of squares of each tensor, in float64: of float32 entries none overflows or vanishes.
+
+    On MPS, which has no float64, norms beyond 1.8e19 overflow and entries below 1e-23 count as 0. Of float64 entries
+    the bounds are 1e154 and 1e-162.
+    """
+    dtype = torch.float32 if tensors[0].device.type == "mps" else torch.float64
+    if torch.compiler.is_compiling():  # one fused pass: nothing is copied there
+        return torch.stack([t.to(dtype).square().sum() for t in tensors])
+    flat = [t.view(-1) if t.is_contiguous() else flatten(t) for t in tensors]
+    if not flat[0].is_cpu:
+        return torch.stack(torch._foreach_norm(flat, 2, dtype)).square()
+    totals = []
+    for x in flat:
+        squares = []
+        for piece in torch.split(x, PIECE):
+            wide = piece.to(dtype)
+            squares.append(torch.dot(wide, wide))
+        totals.append(squares[0] if len(squares) == 1 else torch.stack(squares).sum())
+    return torch.stack(totals)
+
+
+def sum_products(xs: Sequence[Tensor], ys: Sequence[Tensor]) -> Tensor:
+    """Return ``[n]``: the inner products of pairs of tensors."""
+    dtype = scalar_dtype(xs[0].device)
+    return torch.stack([(x.to(dtype) * y.to(dtype)).sum() for x, y in zip(xs, ys, strict=True)])

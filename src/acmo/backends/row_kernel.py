@@ -1,0 +1,214 @@
+"""A step by rows or columns in one call of the C kernel: tensors and their numbers in, sums and cosines out."""
+
+from array import array
+from collections.abc import Sequence
+from itertools import chain
+from math import sqrt
+from operator import attrgetter
+from typing import Final, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import increment_version
+from torch.nn import Parameter
+
+from acmo import native
+from acmo.scopes import count_entries
+from acmo.step_data import GroupOptions, Part, RowNorms, StepOptions
+
+ROW: Final = 0  # scopes, as native/row_tensor.h has them
+COLUMN: Final = 1
+WHOLE: Final = 2
+UNIT, PROPAGATE, ROUNDS_RANDOMLY = 1, 2, 4  # flags, as native/rows.c has them
+SCOPE_CODES: Final = {"row": ROW, "column": COLUMN, "whole": WHOLE}
+PLAIN_TYPES = {Tensor, Parameter}
+get_dtype = attrgetter("dtype")
+CODES: Final = {**native.DTYPE_CODES, torch.int8: native.INT8_CODE}
+
+
+class RowNumbers(NamedTuple):
+    """The numbers of a step in the algorithm's letters; usually those of a parameter group."""
+
+    s: float  # factor of the stored gradient: −1 to maximize, times the unscaling and the clipping
+    coupled_decay: float  # λ where it is coupled, else 0
+    beta: float
+    delta: float
+    alpha: float
+    kappa: float  # 1 − αλ where it is decoupled, else 1
+
+
+class RowTensor(NamedTuple):
+    """One parameter of a step by row.
+
+    θ, m and g are dense, in the same memory order, with the rows of dimension 0 one behind the other: ``rows`` times
+    ``cols`` entries (complex numbers are two each). The kernel checks none of this.
+
+    Attributes:
+      param, moment, grad: the gradient has the parameter's dtype; the moment any dtype of the kernel, or int8.
+      rows, cols: of the memory.
+      scope: ``ROW``, ``COLUMN`` or ``WHOLE``, which is one norm for the whole tensor.
+      numbers: s, λ, β, δ, α, κ.
+      root_n: √n of the unit step, n being the entries that share their norms (complex ones count once).
+      unit_step: u = √n m/‖m‖ instead of u = m.
+      scale: float32, one per row, for an int8 moment.
+      propagate: compute rows that are not finite as they come, instead of skipping them.
+      seed: for stochastic rounding of a bfloat16 parameter (see `rounding_seed`); None rounds to nearest.
+      first_index: of the first entry in the whole, unsharded tensor, for the random bits.
+    """
+
+    param: Tensor
+    moment: Tensor
+    grad: Tensor
+    rows: int
+    cols: int
+    scope: int
+    numbers: RowNumbers
+    root_n: float
+    unit_step: bool = True
+    scale: Tensor | None = None
+    propagate: bool = False
+    seed: int | None = None
+    first_index: int = 0
+
+
+def step_part(
+    part: Part, group: GroupOptions, options: StepOptions, factor: Tensor | None, should_step: Tensor | None
+) -> RowNorms:
+    """Step one part in place, as `acmo.backends.foreach_rows.step_part` does."""
+    if should_step is not None and not should_step:
+        nothing = torch.zeros(len(part.params), dtype=torch.float64, device="cpu")
+        return RowNorms(*[nothing] * len(RowNorms._fields))
+    numbers = RowNumbers(
+        1.0 if factor is None else float(factor),
+        group.coupled_decay,
+        group.momentum,
+        group.delta,
+        float(group.lr),
+        float(group.theta_factor),
+    )
+    scope, propagate = SCOPE_CODES[part.scope], options.nonfinite == "propagate"
+    tensors = []
+    dense = [
+        [x.contiguous() for x in xs] for xs in (part.params, part.moments, part.grads)
+    ]  # copies where there are gaps
+    for j, (p, m, g) in enumerate(zip(*dense, strict=True)):
+        shape = part.owners[j].shape
+        entries = count_entries(part.scope, shape)
+        rows = p.shape[0] if p.ndim > 1 else 1
+        tensors.append(
+            RowTensor(
+                *(p, m, g, rows, p.numel() // rows if rows else 0, scope, numbers, sqrt(entries), options.unit_step),
+                part.moment_scales[j] if part.moment_scales else None,
+                propagate,
+            )
+        )
+    result = step_rows(tensors)
+    for own, copies in ((part.params, dense[0]), (part.moments, dense[1])):
+        for x, copy in zip(own, copies, strict=True):
+            if copy is not x:
+                x.copy_(copy)
+    increment_version([*part.params, *part.moments, *part.moment_scales])
+    return result
+
+
+def can_step(part: Part) -> bool:
+    """Return whether the kernel can step a part by row."""
+    p, m = part.params[0], part.moments[0]
+    return (
+        p.is_cpu
+        and not part.shards
+        and PLAIN_TYPES.issuperset(map(type, chain(part.params, part.moments, part.grads, part.moment_scales)))
+        and not any(map(Tensor._is_zerotensor, part.grads))
+        and not any(map(Tensor.is_neg, part.grads))
+        and p.dtype in native.DTYPE_CODES
+        and m.dtype in CODES
+        and set(map(get_dtype, part.grads)) == {p.dtype}
+        and not (part.scope == "column" and part.owners[0].is_complex())
+    )
+
+
+def require(parts: Sequence[Part]) -> None:
+    """For ``fused=True``: raise for the parts that the kernel cannot step by row."""
+    if not parts or torch.compiler.is_compiling():
+        return  # compiled, rows are stepped by foreach
+    p, m = parts[0].params[0], parts[0].moments[0]
+    why = "it needs plain tensors, and gradients of their parameters' dtype"
+    if not p.is_cpu:
+        why = f"it is for the CPU, and a parameter is on {p.device}"
+    elif parts[0].scope == "column" and parts[0].owners[0].is_complex():
+        why = "it does not step complex parameters by column"
+    elif parts[0].shards:
+        why = "rows are cut over ranks"
+    elif p.dtype not in native.DTYPE_CODES or m.dtype not in CODES:
+        why = f"it does not support {p.dtype} parameters with {m.dtype} moments"
+    raise RuntimeError(f"fused=True, but the C kernel cannot step by row: {why}. With fused=None, foreach is used.")
+
+
+def step_rows(tensors: Sequence[RowTensor]) -> RowNorms:
+    """Step every tensor in place. The result does not depend on the number of threads."""
+    n = len(tensors)
+    arguments, numbers = pack(tensors)
+    table = torch.empty(len(RowNorms._fields), n, dtype=torch.float64, device="cpu")  # whatever the default device is
+    native.required().rows(arguments, numbers, table.data_ptr())
+    return RowNorms(*table)
+
+
+def pack(tensors: Sequence[RowTensor]) -> tuple["array[int]", "array[float]"]:
+    """Return the arguments of acmo_rows, in the order that `Kernel.rows` names."""
+    head = [len(tensors), torch.get_num_threads()]
+    if not tensors:
+        return array("q", head), array("d")
+    params, moments, grads, rows, cols, scopes, numbers, roots, units, scales, propagates, seeds, indices = zip(
+        *tensors, strict=True
+    )
+    address = Tensor.data_ptr
+    flags = [
+        UNIT * unit | PROPAGATE * propagate | ROUNDS_RANDOMLY * (seed is not None)
+        for unit, propagate, seed in zip(units, propagates, seeds, strict=True)
+    ]
+    values = [
+        *head,
+        *map(address, params),
+        *map(address, moments),
+        *map(address, grads),
+        *[0 if scale is None else scale.data_ptr() for scale in scales],
+        *rows,
+        *cols,
+        *scopes,
+        *[CODES[param.dtype] for param in params],
+        *[CODES[moment.dtype] for moment in moments],
+        *flags,
+        *[seed or 0 for seed in seeds],
+        *indices,
+    ]
+    floats = array("d")
+    for letter in zip(*numbers, strict=True):
+        floats.extend(letter)
+    floats.extend(roots)
+    return array("q", values), floats
+
+
+def rounding_seed(step: int, number: int) -> int:
+    """Return the 32 bits that key the stochastic rounding of parameter `number` in step `step`."""
+    seed = int(mix_bits(torch.tensor(step & 0xFFFFFFFF))) ^ (number & 0xFFFFFFFF)
+    return int(mix_bits(torch.tensor(seed)))
+
+
+def rounding_bits(index: Tensor, seed: int) -> Tensor:
+    """Return the 16 random bits (int64) of each entry, as native/row_convert.h has them.
+
+    A float32 θ becomes bfloat16 by adding these to its bits, as an integer, and dropping the lower half.
+
+    Args:
+      index: int64, of entries in the whole tensor.
+      seed: 32 bits.
+    """
+    return mix_bits((index & 0xFFFFFFFF) ^ seed) >> 16
+
+
+def mix_bits(h: Tensor) -> Tensor:
+    """Return a hash of 32 bits in int64, by two multiplications modulo 2^32 (lowbias32 without its last shift)."""
+    h = h ^ (h >> 16)
+    h = (h * 0x7FEB352D) & 0xFFFFFFFF
+    h = h ^ (h >> 15)
+    return (h * 0x846CA68B) & 0xFFFFFFFF

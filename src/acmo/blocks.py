@@ -1,0 +1,96 @@
+"""What the reference keeps of a step: copies of θ, g and m, and which of their entries share a norm."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from acmo.quantise import dequantise, quantise
+from acmo.step_data import GroupOptions, Part, StepOptions
+
+FLOAT16_MAX = torch.finfo(torch.float16).max
+
+
+@dataclass
+class Block:
+    """One tensor's block of the vectors θ, g and m: copies, so that nothing is changed that autograd has saved."""
+
+    part: Part
+    j: int  # position in the part
+    group: GroupOptions
+    theta: Tensor
+    g: Tensor
+    m: Tensor
+
+
+@dataclass
+class Scope:
+    """What shares its norms: all entries of some blocks, or by row (``dims``) the entries of each row of one block."""
+
+    t: float
+    members: list[int]  # positions of the blocks
+    dims: tuple[int, ...] | None  # that norms are taken over, by row
+    entries: int  # n of the unit step
+
+
+def copy_blocks(parts: Sequence[Part], groups: Sequence[GroupOptions]) -> list[Block]:
+    """Copy θ, the gradient and m of every tensor, in the precision of the arithmetic."""
+    blocks: list[Block] = []
+    for part in parts:
+        for j, (p, g, m) in enumerate(zip(part.params, part.grads, part.moments, strict=True)):
+            wide = p.dtype == torch.float64 or (part.scope in ("row", "column", "whole") and m.dtype == torch.float64)
+            dtype = torch.float64 if wide else torch.float32
+            copies = p.clone().to(dtype), g.clone().to(dtype), m.clone().to(dtype)
+            blocks.append(Block(part, j, groups[part.group], *copies))
+            if part.moment_scales:
+                blocks[-1].m = dequantise(m, part.moment_scales[j], dtype)
+    return blocks
+
+
+def find_scopes(blocks: Sequence[Block], groups: Sequence[GroupOptions]) -> list[Scope]:
+    """Return the scopes, each with its t: one more than the newest step of its parameters, with a gradient or not."""
+    keys = [{"global": 0, "group": x.part.group}.get(x.part.scope, n) for n, x in enumerate(blocks)]
+    scopes = []
+    for key in dict.fromkeys(keys):
+        members = [n for n, k in enumerate(keys) if k == key]
+        x = blocks[members[0]]
+        idle = {"group": [groups[x.part.group]], "global": groups}.get(x.part.scope, [])
+        steps = [blocks[n].part.steps[blocks[n].j] for n in members] + [t for group in idle for t in group.idle_steps]
+        owner = x.part.owners[x.j]
+        first = {"row": 1, "whole": 0, "column": 0}.get(x.part.scope)
+        dims = None if first is None else tuple(range(first, x.theta.ndim))
+        entries = sum([blocks[n].part.owners[blocks[n].j].numel() for n in members])
+        if x.part.scope == "row":
+            entries = math.prod(owner.shape[1:])
+        elif x.part.scope == "column":
+            dims, entries = ((0, 2) if owner.is_complex() else (0,)), owner.shape[0]
+        scopes.append(Scope(1 + max(map(float, steps)), members, dims, entries))
+    return scopes
+
+
+def find_previous(x: Block, blocks: Sequence[Block], options: StepOptions) -> Tensor:
+    """Return the β̂_prev of Ψ = sqrt: the tensor's own at tensor scope, else that of the newest step in its group."""
+    alone = options.norm_scope == "tensor"
+    mine = [x] if alone else [y for y in blocks if y.part.group == x.part.group]
+    steps = torch.stack([y.part.steps[y.j] for y in mine] + ([] if alone else x.group.idle_steps))
+    beta_hats = torch.cat([y.part.beta_hats[y.j] for y in mine] + ([] if alone else x.group.idle_beta_hats))
+    return beta_hats[steps == steps.max()].max()
+
+
+def find_nonfinite(blocks: Sequence[Block], sums: Tensor) -> tuple[int, int] | None:
+    """Return group and position of the first gradient that is not finite; None if it is another rank's."""
+    bad = [x for x, finite in zip(blocks, torch.isfinite(sums).tolist(), strict=True) if not finite]
+    return min([(x.part.group, x.part.indices[x.j]) for x in bad], default=None)
+
+
+def store(x: Block, t: float) -> None:
+    """Write θ, m and t. A float16 m saturates: an infinite one would be NaN after the next step."""
+    x.part.params[x.j].copy_(x.theta)
+    x.part.steps[x.j].fill_(t)
+    m = x.part.moments[x.j]
+    if x.part.moment_scales:
+        quantise(x.m, m, x.part.moment_scales[x.j])
+    else:
+        m.copy_(x.m.clamp(-FLOAT16_MAX, FLOAT16_MAX) if m.dtype == torch.float16 else x.m)

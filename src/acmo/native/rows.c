@@ -1,0 +1,201 @@
+/* A step by rows or by columns of any number of tensors, in one call.
+ *
+ * What shares its norms is read once for its sums and updated from the cache: 5 words per entry. Tensors are cut into units
+ * of whole rows; a thread takes a contiguous range of units, and each unit's report goes to its own place, so the number of
+ * threads does not change a bit. Rows too long for a cache, and columns of large matrices, go one tensor after the other
+ * through row_split.c and row_columns.c, in two passes. */
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#include "kernel.h"
+#include "row_tensor.h"
+
+enum {
+    LONG = 1 << 16,       /* entries; g, m and θ of a row of that many floats are 768 kB, which many second-level caches hold */
+    NARROW = 1024,        /* columns of a matrix that one thread steps from its cache */
+    UNIT = 1 << 15,       /* entries of a unit, unless one row is longer */
+    OVERHEAD = 64,        /* what a row costs beside its entries, in entries: balances many small tensors */
+    SERIAL_BELOW = 32768, /* entries; torch's grain size */
+};
+
+/* The arguments: N, THREADS, then n each of P … INDEX; the numbers: n each of S … ROOT_N. See acmo/backends/row_kernel.py. */
+enum { N, THREADS, HEAD };
+enum { P, M, G, SCALES, ROWS, COLS, SCOPE, P_DTYPE, M_DTYPE, FLAGS, SEED, INDEX };
+enum { S, LAMBDA, BETA, DELTA, ALPHA, KAPPA, ROOT_N };
+enum { UNIT_STEP = 1, PROPAGATE = 2, ROUNDS_RANDOMLY = 4 };
+
+typedef struct {
+    int64_t n;
+    const int64_t *arguments;
+    const double *numbers;
+    const acmo_row_loops *loops;
+    int64_t units, cost, *first_unit, *first_cost; /* n + 1 of each */
+    double *reports;                               /* one per unit */
+    char *buffers, *scratch;
+    int64_t buffer_stride, scratch_stride;         /* bytes per thread */
+} call;
+
+static acmo_row_tensor tensor_at(const call *c, int64_t i) {
+    const int64_t *a = c->arguments + HEAD + i, n = c->n;
+    const double *x = c->numbers + i;
+    acmo_row_tensor t = {
+        .p = (char *)(intptr_t)a[P * n], .m = (char *)(intptr_t)a[M * n], .g = (char *)(intptr_t)a[G * n],
+        .scales = (float *)(intptr_t)a[SCALES * n], .rows = a[ROWS * n], .cols = a[COLS * n],
+        .numel = a[ROWS * n] * a[COLS * n], .scope = a[SCOPE * n], .p_dtype = a[P_DTYPE * n], .m_dtype = a[M_DTYPE * n],
+        .rounds_randomly = (a[FLAGS * n] & ROUNDS_RANDOMLY) != 0, .seed = (uint32_t)a[SEED * n], .index = a[INDEX * n],
+        .options = {.s = x[S * n], .lambda = x[LAMBDA * n], .beta = x[BETA * n], .delta = x[DELTA * n],
+                    .alpha = x[ALPHA * n], .kappa = x[KAPPA * n], .root_n = x[ROOT_N * n],
+                    .unit = (a[FLAGS * n] & UNIT_STEP) != 0, .propagate = (a[FLAGS * n] & PROPAGATE) != 0},
+        .all = c->loops,
+    };
+    t.options.plain = t.options.s == 1 && t.options.lambda == 0;
+    t.options.real = t.p_dtype == ACMO_FLOAT64 || t.m_dtype == ACMO_FLOAT64 ? ACMO_DOUBLE : ACMO_FLOAT;
+    t.real_size = t.options.real == ACMO_DOUBLE ? 8 : 4;
+    t.loops = &c->loops->real[t.options.real];
+    if (t.scope == ACMO_SCOPE_WHOLE && t.m_dtype != ACMO_INT8) t.rows = 1, t.cols = t.numel; /* no scales to mind */
+    return t;
+}
+
+static int64_t entries_per_norm(const acmo_row_tensor *t) { return t->scope == ACMO_SCOPE_WHOLE ? t->numel : t->cols; }
+static int fits_cache(const acmo_row_tensor *t) {
+    if (t->scope == ACMO_SCOPE_COLUMN) return t->numel <= LONG && t->cols <= NARROW;
+    return entries_per_norm(t) <= LONG;
+}
+static int64_t rows_per_unit(const acmo_row_tensor *t) { return t->cols < UNIT ? UNIT / t->cols : 1; }
+static int64_t units_of(const acmo_row_tensor *t) {
+    if (!t->numel || !fits_cache(t)) return 0;
+    if (t->scope != ACMO_SCOPE_ROW) return 1;
+    return (t->rows + rows_per_unit(t) - 1) / rows_per_unit(t);
+}
+static int64_t cost_of(const acmo_row_tensor *t) { return units_of(t) ? t->numel + t->rows * 8 + OVERHEAD : 0; }
+static int64_t block_entries(const acmo_row_tensor *t) {
+    if (t->scope == ACMO_SCOPE_COLUMN) return acmo_column_block(t);
+    int64_t n = fits_cache(t) ? entries_per_norm(t) : acmo_split_block(t);
+    return n > ACMO_GROUP ? n : ACMO_GROUP;
+}
+
+/* Rows that lie one behind the other, all of them in the cache between their sums and their update. */
+static void step_group(const acmo_row_tensor *t, int64_t first, int64_t rows, int64_t n, char *buffer, double *report) {
+    acmo_row_sums sums;
+    acmo_row_factors f;
+    acmo_row_block block = acmo_open_block(t, first, rows, n, 1, buffer);
+    t->loops->sums(&block, &t->options, sums);
+    t->all->factors(rows, &t->options, sums, &f);
+    for (int64_t k = 0; f.exceptions && k < rows; k++) {
+        if (f.new_sq[k] != -1) continue;
+        int64_t skip = k * n * t->real_size;
+        acmo_row_block row = {(char *)block.p + skip, (char *)block.m + skip, (const char *)block.g + skip, 1, n};
+        t->all->finish(k, &t->options, sums, t->loops->new_square(&row, &t->options, f.b1[k], f.b2[k]), &f);
+    }
+    t->loops->update(&block, &t->options, &f);
+    acmo_close_block(t, first, &block, f.state);
+    for (int64_t k = 0; k < rows; k++) acmo_report_row(t, sums, &f, k, report);
+}
+
+static void step_unit(const call *c, const acmo_row_tensor *t, int64_t unit, int64_t thread, double *report) {
+    char *buffer = c->buffers + thread * c->buffer_stride;
+    acmo_clear_report(report);
+    if (t->scope == ACMO_SCOPE_COLUMN) {
+        acmo_step_columns(t, 1, c->scratch + thread * c->scratch_stride, buffer, 0, report);
+        return;
+    }
+    if (t->scope == ACMO_SCOPE_WHOLE) {
+        step_group(t, 0, 1, t->numel, buffer, report);
+        return;
+    }
+    int64_t group = ACMO_GROUP / t->cols, row = unit * rows_per_unit(t), end = row + rows_per_unit(t);
+    group = group < 1 ? 1 : group > ACMO_GROUP_ROWS ? ACMO_GROUP_ROWS : group;
+    for (end = end < t->rows ? end : t->rows; row < end; row += group)
+        step_group(t, row * t->cols, row + group < end ? group : end - row, t->cols, buffer, report);
+}
+
+/* The first unit that begins at or behind `cost`, as if a tensor's units were equal. */
+static int64_t unit_at(const call *c, int64_t cost) {
+    int64_t low = 0, high = c->n;
+    while (low < high) { /* the first tensor that ends behind `cost` */
+        int64_t middle = (low + high) / 2;
+        if (c->first_cost[middle + 1] > cost) high = middle;
+        else low = middle + 1;
+    }
+    if (low == c->n) return c->units;
+    int64_t units = c->first_unit[low + 1] - c->first_unit[low], own = c->first_cost[low + 1] - c->first_cost[low];
+    int64_t begin = cost - c->first_cost[low];
+    return c->first_unit[low] + (begin <= 0 ? 0 : (int64_t)((double)begin / (double)own * (double)units + 0.5));
+}
+
+static void step_share(void *context, int64_t thread, int64_t threads) {
+    const call *c = context;
+    int64_t unit = unit_at(c, c->cost / threads * thread);
+    int64_t end = thread + 1 < threads ? unit_at(c, c->cost / threads * (thread + 1)) : c->units;
+    int64_t i = 0;
+    for (acmo_row_tensor t; unit < end;) {
+        while (c->first_unit[i + 1] <= unit) i++;
+        t = tensor_at(c, i);
+        for (; unit < end && unit < c->first_unit[i + 1]; unit++)
+            step_unit(c, &t, unit - c->first_unit[i], thread, c->reports + unit * ACMO_REPORT);
+    }
+}
+
+void acmo_run_threads(int64_t threads, void (*body)(void *, int64_t, int64_t), void *context) {
+#ifdef _OPENMP
+    if (threads > 1) {
+#pragma omp parallel num_threads((int)threads)
+        body(context, omp_get_thread_num(), omp_get_num_threads());
+        return;
+    }
+#endif
+    (void)threads;
+    body(context, 0, 1);
+}
+
+static int64_t rounded_up(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+
+/* table: ACMO_REPORT rows of n doubles, in that order. Returns 0, or −1 without memory (nothing is changed then). */
+EXPORT int64_t acmo_rows(const int64_t *arguments, const double *numbers, double *table) {
+    call c = {.n = arguments[N], .arguments = arguments, .numbers = numbers, .loops = acmo_current_row_loops()};
+    int64_t threads = acmo_may_use_threads() ? arguments[THREADS] : 1, entries = 0, shared = 0;
+    if (threads < 1) threads = 1;
+    int64_t *firsts = malloc((size_t)(2 * c.n + 2) * sizeof *firsts);
+    if (!firsts) return -1;
+    c.first_unit = firsts, c.first_cost = firsts + c.n + 1;
+    for (int64_t i = 0; i < c.n; i++) {
+        acmo_row_tensor t = tensor_at(&c, i);
+        c.first_unit[i] = c.units, c.first_cost[i] = c.cost;
+        c.units += units_of(&t), c.cost += cost_of(&t);
+        if (!t.numel) continue;
+        int64_t buffer = rounded_up(3 * acmo_buffer_entries(&t, block_entries(&t)) * t.real_size), scratch = 0;
+        if (buffer > c.buffer_stride) c.buffer_stride = buffer;
+        if (fits_cache(&t)) entries += t.numel;
+        if (t.scope == ACMO_SCOPE_COLUMN) scratch = rounded_up((int64_t)acmo_column_scratch(&t));
+        else if (!fits_cache(&t)) scratch = rounded_up((int64_t)acmo_split_scratch(&t));
+        if (fits_cache(&t) && scratch > c.scratch_stride) c.scratch_stride = scratch;
+        else if (scratch > shared) shared = scratch;
+    }
+    c.first_unit[c.n] = c.units, c.first_cost[c.n] = c.cost;
+    int64_t used = entries < SERIAL_BELOW || c.units < 2 ? 1 : threads < c.units ? threads : c.units;
+    if (threads * c.scratch_stride > shared) shared = threads * c.scratch_stride;
+    int64_t report_bytes = rounded_up(c.units * ACMO_REPORT * (int64_t)sizeof(double));
+    char *memory = aligned_alloc(64, (size_t)(report_bytes + threads * c.buffer_stride + shared + 64));
+    if (!memory) return free(firsts), -1;
+    c.reports = (double *)memory, c.buffers = memory + report_bytes, c.scratch = c.buffers + threads * c.buffer_stride;
+
+    if (c.units) acmo_run_threads(used, step_share, &c);
+    for (int64_t i = 0; i < c.n; i++) {
+        double report[ACMO_REPORT];
+        acmo_row_tensor t = tensor_at(&c, i);
+        acmo_clear_report(report);
+        if (t.numel && !fits_cache(&t)) {
+            if (t.scope == ACMO_SCOPE_COLUMN) acmo_step_columns(&t, threads, c.scratch, c.buffers, c.buffer_stride, report);
+            else acmo_step_split(&t, threads, c.scratch, c.buffers, c.buffer_stride, report);
+        }
+        for (int64_t u = c.first_unit[i]; u < c.first_unit[i + 1]; u++) acmo_add_report(report, c.reports + u * ACMO_REPORT);
+        for (int k = 0; k < ACMO_REPORT; k++) table[k * c.n + i] = report[k];
+    }
+    free(memory), free(firsts);
+    return 0;
+}

@@ -1,0 +1,81 @@
+"""The tensors of one parameter's state."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from acmo import sharding
+from acmo.quantise import dequantise, quantise
+from acmo.step_data import scalar_dtype
+
+
+def complete_state(state: dict[str, Any], p: Tensor, group: dict[str, Any]) -> Tensor:
+    """Create what a parameter's state lacks, and return its moment. A state loaded from SGD lacks some of it.
+
+    A state follows its parameter to another device; one that has no data (on meta) is created again.
+    """
+    dtype = moment_dtype(p, group)
+    m = state.get("momentum_buffer")
+    if m is not None and m.device != p.device:
+        moved = {} if m.is_meta else {k: x.to(p.device) for k, x in state.items() if isinstance(x, Tensor)}
+        state.clear()
+        state.update(moved)
+        m = state.get("momentum_buffer")
+    if m is None:
+        if not (p.is_floating_point() or p.is_complex()):
+            raise ValueError(f"a parameter of {p.dtype} has a gradient, and ACMo steps floating point and complex ones")
+        m = torch.zeros_like(p, dtype=dtype, memory_format=torch.preserve_format, requires_grad=False)
+        state["momentum_buffer"] = m
+    if m.dtype == torch.int8 and state.get("momentum_scale") is None:
+        state["momentum_scale"] = sharding.zeros_per_row(p, torch.float32)
+    conform(state, "step", torch.zeros((), dtype=torch.float32, device=p.device))
+    if group["psi"] == "sqrt":  # no bound for the first step
+        # Of shape (1,): of a 0-dim float64 on the CPU torch.compile makes a symbol, and then traces again.
+        dtype = scalar_dtype(p.device)
+        conform(state, "beta_hat", torch.full((1,), torch.inf, dtype=dtype, device=p.device))
+    return m
+
+
+def moment_dtype(p: Tensor, group: dict[str, Any]) -> torch.dtype:
+    """Return the dtype of a parameter's moment. int8 is for real tensors of two dimensions and more with whole rows."""
+    dtype: torch.dtype = group["momentum_dtype"] or p.dtype
+    if dtype != torch.int8:
+        return dtype
+    rows_are_cut = sharding.is_dtensor(p) and sharding.sharding_groups(p, "row")
+    return p.dtype if p.ndim < 2 or p.is_complex() or rows_are_cut else dtype
+
+
+def copy_moment(m: Tensor, scale: Tensor | None, p: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
+    """Return a saved moment as entries of the state of p, in its dtype there: bytes become numbers and vice versa."""
+    if torch.int8 not in (m.dtype, dtype):
+        return {"momentum_buffer": m.detach().to(dtype=dtype, copy=True)}
+    if m.dtype == dtype:
+        assert scale is not None
+        scale = scale.detach().to(p.device, torch.float32, copy=True)
+        return {"momentum_buffer": m.detach().clone(), "momentum_scale": scale}
+    new = torch.empty_like(m.detach(), dtype=dtype)
+    here, there = sharding.local(m.detach()), sharding.local(new)
+    if scale is not None:
+        there.copy_(dequantise(here, sharding.local(scale).to(here.device), dtype))
+        return {"momentum_buffer": new}
+    scale = sharding.zeros_per_row(p, torch.float32)
+    quantise(here.to(torch.float32), there, sharding.local(scale))
+    return {"momentum_buffer": new, "momentum_scale": scale}
+
+
+def conform(state: dict[str, Any], key: str, default: Tensor) -> None:
+    """Give a number of the state the default's dtype, device and shape, which the kernel relies on."""
+    value = state.get(key)
+    if value is None:
+        state[key] = default
+    elif not isinstance(value, Tensor) or (value.dtype, value.device, value.shape) != (
+        default.dtype,
+        default.device,
+        default.shape,
+    ):
+        if isinstance(value, Tensor) and value.numel() != 1:
+            raise ValueError(
+                f"{key} in a parameter's state must be one number, got a tensor of shape {tuple(value.shape)}"
+            )
+        state[key] = torch.full_like(default, float(value))

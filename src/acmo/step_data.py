@@ -1,0 +1,173 @@
+"""What crosses between the optimizer and a backend in one step: typed objects with named fields, and no behaviour."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+Shards = tuple[
+    Any, ...
+]  # the process groups over which a tensor is sharded, one per mesh dimension; () for a whole one
+
+
+class Part(NamedTuple):
+    """The tensors of one parameter group that take part in a step and agree in device, dtypes and sharding."""
+
+    group: int
+    indices: Sequence[int]  # position of each parameter in its group
+    owners: list[Tensor]  # the parameters as the user gave them
+    params: list[Tensor]  # local, real views of the owners; likewise grads and moments
+    grads: list[Tensor]
+    moments: list[Tensor]
+    steps: list[Tensor]  # t of each parameter, 0-dim float32
+    beta_hats: list[Tensor]  # what Ψ = sqrt compares with, of shape (1,); empty for the identity
+    moment_sqs: Tensor | Sequence[float] | None = None  # ‖m‖² of each moment as the last step left it; None: unknown
+    shards: Shards = ()  # by row: those of the mesh dimensions that cut rows
+    all_shards: Shards = ()  # by row: those of every mesh dimension that shards the parameter
+    scope: str = "global"  # "global", "group", "tensor", or by row "row", "column", "whole"
+    moment_scales: Sequence[Tensor] = ()  # of int8 moments: float32, one per row of dimension 0
+
+
+class GroupOptions(NamedTuple):
+    """A parameter group's own numbers in one step."""
+
+    lr: float | Tensor
+    momentum: float
+    delta: float
+    coupled_decay: float  # λ of line 3; 0 where decay is decoupled
+    decoupled: bool
+    theta_factor: float | Tensor  # 1 − αλ of line 7; 1 where decay is coupled
+    maximize: bool
+    idle_steps: list[Tensor]  # t and β̂ of the parameters that have state, but no gradient in this step
+    idle_beta_hats: list[Tensor]
+
+
+class StepOptions(NamedTuple):
+    """What holds for the whole optimizer in one step."""
+
+    norm_scope: str
+    psi: str
+    unit_step: bool
+    max_grad_norm: float | None
+    nonfinite: str
+    grad_scale: Tensor | None  # a GradScaler's, 0-dim; likewise found_inf
+    found_inf: Tensor | None
+    process_group: Any  # the ranks that hold the other tensors of θ, if any do
+    sum_over_shards: "SumOverShards | None"  # None: no parameter is sharded
+
+
+class PartSums(NamedTuple):
+    """What pass 1 sums over each tensor, ``[n]`` per field: 3 more with coupled decay, 2 more for unit steps."""
+
+    raw_grad_sq: Tensor  # ‖g‖² of line 1
+    moment_sq: Tensor  # ‖m‖²
+    decayed_sq: Tensor | None = None  # ‖g + λθ‖²
+    grad_theta: Tensor | None = None  # ⟨g, θ⟩
+    theta_sq: Tensor | None = None  # ‖θ‖²
+    grad_moment: Tensor | None = None  # ⟨g, m⟩, with g of line 3; for unit steps, and so is the number of entries
+    entries: Tensor | None = None
+
+
+class Newest(NamedTuple):
+    """The largest step of a parameter group, and for Ψ = sqrt the β̂ that belongs to it."""
+
+    step: Tensor
+    beta_hat: Tensor | None
+
+
+class ShardedSums(NamedTuple):
+    """Sums over all ranks that hold a piece, and what those ranks report."""
+
+    sums: list[Tensor]
+    nonfinite_ranks: Tensor  # how many ranks have a gradient that is not finite
+    overflow_ranks: Tensor  # how many ranks have a GradScaler that found an overflow
+
+
+# (sums [k, n] of each part, ‖g‖² first; parts; found_inf) → the same over all ranks
+SumOverShards = Callable[[Sequence[Tensor], Sequence[Part], Tensor | None], ShardedSums]
+
+
+class RowNorms(NamedTuple):
+    """What a step by row reports, ``[n]`` per field: sums over the rows of each tensor that took part."""
+
+    raw_grad_sq: Tensor  # Σ ‖g‖² of lines 1 and 2
+    grad_sq: Tensor  # Σ ‖g‖² of line 4
+    moment_sq: Tensor  # Σ ‖m_{t−1}‖²
+    new_moment_sq: Tensor  # Σ ‖m_t‖²
+    rows: Tensor  # how many there are on this rank
+    took_part: Tensor  # how many have a gradient, and a finite one
+    skipped: Tensor  # how many have a gradient that is not finite
+    cos_min: Tensor  # of the cosine between step and gradient; inf where no row took part
+    cos_sum: Tensor
+    turned: Tensor  # rows with ⟨g, m_{t−1}⟩ < 0
+
+
+class StepRecord(NamedTuple):
+    """What a step computed: the next step starts from it, and `telemetry` reports it."""
+
+    norms: Tensor  # [5 or more, n]: the fields of `TensorNorms`, one column per tensor
+    clip_scale: Tensor | float
+    applied: Tensor | bool  # whether the step was taken; a bool where that is known already
+    moment_sqs: Tensor | Sequence[float]  # ‖m_t‖² of each moment on this rank: the next step starts from it
+    places: tuple[tuple[int, tuple[int, ...]], ...]  # per part: its group, and its tensors' positions there
+    all_ranks: Tensor | None = None  # with a process group: the norms over all ranks, one column per parameter group
+    active_sets: Tensor | None = None  # and per rank a number for the set of parameters that took part
+    rows: RowNorms | None = None  # by row: of the tensors of `row_places`
+    row_places: tuple[tuple[int, int], ...] = ()  # (group, position) of each
+    late: bool = False  # sharded: ‖m_t‖² over all ranks arrives with the next step's message
+
+
+class TensorNorms(NamedTuple):
+    """The rows of `StepRecord.norms`, of one tensor or of a sum over tensors."""
+
+    raw_grad_sq: float  # ‖g‖² of line 1
+    grad_sq: float  # ‖g‖² of line 4
+    moment_sq_before: float  # ‖m_{t−1}‖²
+    moment_sq_after: float  # ‖m_t‖², as stored on this rank
+    beta_hat: float  # as applied
+
+
+NORM_ROWS = len(TensorNorms._fields)
+RAW_GRAD_SQ, GRAD_SQ, MOMENT_SQ_BEFORE, MOMENT_SQ_AFTER, BETA_HAT = range(NORM_ROWS)
+
+
+class StepFunction(Protocol):
+    """A way to execute a step: lines 1 to 8 in place, except for the projection, which `acmo.optimizer` applies."""
+
+    def __call__(
+        self, parts: Sequence[Part], groups: Sequence[GroupOptions], options: StepOptions, /
+    ) -> StepRecord: ...
+
+
+class NonFiniteGradient(FloatingPointError):
+    """A gradient that is not finite, under ``nonfinite="raise"``; ``place`` is (group, position) or None."""
+
+    def __init__(self, place: tuple[int, int] | None) -> None:
+        super().__init__("the norm of the gradients is not finite; nothing was changed")
+        self.place = place
+
+    def name_parameter(self, groups: Sequence[dict[str, Any]]) -> "NonFiniteGradient":
+        """Put the parameter's name into the message, or its number where it has none."""
+        if self.place is not None:
+            group, i = self.place
+            names = groups[group].get("param_names")
+            number = sum(len(g["params"]) for g in groups[:group]) + i
+            who = f"parameter {names[i]!r}" if names else f"parameter {number} (group {group}, position {i})"
+            self.args = (f"the gradient of {who} is not finite; nothing was changed",)
+        return self
+
+
+def scalar_dtype(device: torch.device) -> torch.dtype:
+    """Return the dtype of sums and β̂: float64 where the device has it."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def arithmetic_dtype(param: Tensor) -> torch.dtype:
+    """Return the dtype that a parameter is computed in: half precision is only for storage."""
+    return torch.float64 if param.dtype == torch.float64 else torch.float32
+
+
+def view_as_real(tensors: list[Tensor]) -> list[Tensor]:
+    """Return complex tensors as pairs of reals, others as they are."""
+    return [torch.view_as_real(x.resolve_conj()) for x in tensors] if tensors[0].is_complex() else tensors

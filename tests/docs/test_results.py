@@ -1,0 +1,68 @@
+"""What is published under docs/results is what its per-run files give, and what a preset reproduces."""
+
+import json
+import re
+
+import pytest
+
+from tests.support.paths import ROOT
+
+pytest.importorskip("optuna", reason='needs the lab: pip install "acmo[lab]"')
+
+from acmo.lab import results
+from acmo.lab.plan import make_plan, presets, read_toml
+from acmo.lab.report.publish import overview, page, recomputed
+
+RESULTS = ROOT / "docs" / "results"
+PUBLISHED = sorted(path.parent for path in RESULTS.glob("*/comparison.json"))
+NUMBER = re.compile(r"[+−]?\d+\.\d+")
+
+
+def test_results_are_published():
+    assert PUBLISHED
+
+
+@pytest.mark.parametrize("folder", PUBLISHED, ids=lambda path: path.name)
+class TestPublished:
+    def test_the_summary_is_what_the_runs_give(self, folder):
+        assert json.loads(json.dumps(recomputed(folder))) == json.loads((folder / "summary.json").read_text())
+
+    def test_the_page_is_what_the_summary_gives(self, folder):
+        assert page(folder, sorted(folder.glob("*.svg"))) == (folder / "README.md").read_text(encoding="utf-8")
+
+    def test_every_run_is_finished_and_every_setting_is_there(self, folder):
+        found = results.load(folder)
+        assert {run["status"] for run in found.runs} <= {"finished", "diverged"}
+        for task in results.read_json(folder / "summary.json")["tasks"]:
+            for row in task["rows"]:
+                assert row["tried"] > 0
+                assert row["settings"] is None or len(row["test_by_seed"]) + row["diverged"]["final"] == len(
+                    task["seeds"]
+                )
+
+    def test_the_preset_that_ships_reproduces_it(self, folder):
+        name = f"evidence/{folder.name}"
+        assert f"--preset {name}" in (folder / "README.md").read_text(encoding="utf-8")
+        shipped = make_plan(read_toml(presets()[name]))
+        assert shipped.differs_from(results.load(folder).plan) == []
+
+    def test_figures_are_there(self, folder):
+        names = {path.suffix for path in folder.glob("curves-*")}
+        assert {".svg", ".png"} <= names
+
+    def test_nothing_about_the_machine_is_published(self, folder):
+        for path in folder.glob("*.json*"):
+            assert not re.search(r"/(work|home|root|tmp)/", path.read_text(encoding="utf-8")), path
+
+
+def test_the_table_over_all_is_what_the_summaries_give():
+    text = (RESULTS / "README.md").read_text(encoding="utf-8")
+    assert "\n".join(overview(RESULTS)) in text
+
+
+def test_every_interval_in_the_verdicts_is_in_a_published_table():
+    published = "\n".join(path.read_text(encoding="utf-8") for path in RESULTS.glob("*/README.md"))
+    for text in (RESULTS / "README.md", RESULTS.parents[1] / "README.md"):
+        quoted = re.findall(r"\[[+−]?\d+\.\d+, [+−]?\d+\.\d+\]", text.read_text(encoding="utf-8"))
+        missing = [interval for interval in quoted if interval not in published]
+        assert not missing, f"{text.name} quotes {missing}, which no published table has"

@@ -1,0 +1,40 @@
+"""Small studies of a grid of learning rates, without a run."""
+
+from pathlib import Path
+
+from acmo.lab.storage import Store, sqlite_in
+from acmo.lab.studies import Spec, Studies
+
+LRS = [0.1, 0.05, 0.01, 0.005, 0.001, 0.0005]
+
+
+def spec(points=None, name="s", sampler="grid", **more) -> Spec:
+    points = [{"lr": lr} for lr in LRS] if points is None else points
+    options = {
+        "label": "sgd",
+        "task": "digits",
+        "phase": "tune",
+        "folder": "runs/x",
+        "metric": "accuracy",
+        "best": "max",
+    }
+    run = {"task": "digits", "optimizer": "sgd-momentum"}
+    return Spec(name=name, run=run, points=points, grid={"lr": LRS}, sampler=sampler, **{**options, **more})
+
+
+def studies(folder: Path, *specs: Spec, worker="w", **options) -> Studies:
+    found = Studies(Store(sqlite_in(folder), **options), specs or [spec()], worker)
+    found.enqueue()
+    return found
+
+
+def result(claim) -> dict:
+    return {"status": "finished", "valid": {"accuracy": claim.point["lr"]}}
+
+
+def finish_all(found: Studies) -> list[dict]:
+    points = []
+    while (claim := found.claim()) is not None:
+        points.append(claim.point)
+        assert found.finish(claim, result(claim), claim.point["lr"])
+    return points
