@@ -44,8 +44,9 @@ def step(parts: Sequence[Part], groups: Sequence[GroupOptions], options: StepOpt
     finite, by_row = raw_finite and g_finite, scopes[0].dims is not None
     if options.nonfinite == "raise" and not finite and not overflow:
         raise NonFiniteGradient(find_nonfinite(blocks, raw_sq) or find_nonfinite(blocks, g_sq))
-    # By row, a row whose gradient is not finite is skipped by itself.
-    skip = overflow or (options.nonfinite == "skip" and not finite and not by_row)
+    # By row, a row whose gradient is not finite is skipped by itself, unless the clip factor spread it to every row.
+    skips_rows = by_row and (raw_finite or options.max_grad_norm in (None, math.inf))
+    skip = overflow or (options.nonfinite == "skip" and not finite and not skips_rows)
     if norm == 0 and all([scope.t == 1 for scope in scopes]) and all([group.lr == 0 for group in groups]):  # noqa: C419
         skip = True  # torch.distributed.checkpoint makes state by a first step with lr 0: m and t must stay 0
 
@@ -84,8 +85,10 @@ def step(parts: Sequence[Part], groups: Sequence[GroupOptions], options: StepOpt
         factor = torch.ones_like(norm_g)
         if options.unit_step:  # u = √n m / ‖m‖; where ‖m‖ is rounding, m = 0 and there is no step
             length = root(torch.stack([square(x.m, scope.dims) for x in members]).sum(0))
-            vanishes = length <= (1e-14 if members[0].m.dtype == torch.float64 else 1e-6) * norm_g
+            least = 1e-14 if members[0].m.dtype == torch.float64 else 1e-6
+            vanishes = (length <= least * norm_g) & torch.isfinite(norm_g)
             factor = torch.where(vanishes, 0.0, math.sqrt(scope.entries) / torch.where(vanishes, 1.0, length))
+            factor = torch.where(torch.isfinite(norm_g), factor, torch.nan)  # what "propagate" lets through spreads
             for x in members:
                 x.m = torch.where(vanishes, 0.0, x.m)
         for x in members:

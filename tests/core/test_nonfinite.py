@@ -202,3 +202,51 @@ def test_the_count_of_skipped_steps_outlives_the_first_group(backend):
     assert opt.skipped_steps == 1
     opt.param_groups.clear()
     opt.step()
+
+
+@every_backend
+def test_clipping_by_row_skips_a_whole_step_on_an_infinity(backend: Backend):
+    """The clip factor is every row's, so one infinity leaves no row with a step of its own."""
+    p = torch.ones(3, 4, requires_grad=True)
+    opt = ACMo([p], lr=0.1, norm_scope="row", max_grad_norm=10.0, **backend)
+    p.grad = torch.ones(3, 4)
+    opt.step()
+    before = [p.detach().clone(), opt.state[p]["momentum_buffer"].clone()]
+    p.grad[0, 0] = math.inf
+    opt.step()
+    assert all(torch.equal(a, b) for a, b in zip(before, [p, opt.state[p]["momentum_buffer"]], strict=True))
+    assert float(opt.state[p]["step"]) == 1
+    assert opt.telemetry()["skipped_steps"] == 1
+
+
+@every_backend
+@pytest.mark.parametrize("scope", ["global", "tensor", "row", "column"])
+def test_propagate_makes_a_unit_step_of_infinity_nan(scope: str, backend: Backend):
+    p = torch.ones(3, 4, requires_grad=True)
+    opt = ACMo([p], lr=0.1, norm_scope=scope, unit_step="rms", nonfinite="propagate", **backend)
+    p.grad = torch.ones(3, 4)
+    p.grad[1, 2] = math.inf
+    opt.step()
+    share = {"row": (slice(1, 2), slice(None)), "column": (slice(None), slice(2, 3))}.get(scope, ...)
+    expected = torch.zeros(3, 4, dtype=torch.bool)
+    expected[share] = True
+    assert torch.equal(p.isnan(), expected)
+
+
+@every_backend
+def test_propagate_keeps_entries_beside_an_infinity(backend: Backend):
+    p = torch.ones(4, requires_grad=True)
+    opt = ACMo([p], lr=0.1, weight_decay=0.1, nonfinite="propagate", **backend)
+    p.grad = torch.tensor([-math.inf, 1.0, 1.0, 1.0])
+    opt.step()
+    assert torch.isfinite(p).tolist() == [False, True, True, True]
+
+
+@every_backend
+def test_float16_moment_by_row_saturates(backend: Backend):
+    p = torch.zeros(2, 3, dtype=torch.float16, requires_grad=True)
+    opt = acmo.RowACMo([p], **backend)
+    for _ in range(3):
+        p.grad = torch.full((2, 3), 60000.0, dtype=torch.float16)
+        opt.step()
+    assert torch.isfinite(opt.state[p]["momentum_buffer"]).all()

@@ -66,7 +66,8 @@ def update(part: Part, group: GroupOptions, options: StepOptions, scalars: PartS
         if group.decoupled:
             theta_factor = torch.where(should_step, as_scalar(theta_factor, dtype, p0.device), 1.0)
     # β̂ may overflow float32 where β̂m does not: m is multiplied twice by the root.
-    root = beta_hat.sqrt().clamp(max=torch.finfo(dtype).max).to(p0.device, dtype)
+    root = beta_hat.sqrt().clamp(max=torch.finfo(dtype).max)
+    root = torch.where(torch.isinf(beta_hat), beta_hat, root).to(p0.device, dtype)
     alpha = alpha.to(p0.device, dtype) if isinstance(alpha, Tensor) else alpha
     theta_factor = theta_factor.to(p0.device, dtype) if isinstance(theta_factor, Tensor) else theta_factor
     if part.moments[0].dtype == p0.dtype == dtype:

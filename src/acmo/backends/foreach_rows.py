@@ -87,7 +87,7 @@ def step_part(
         G = G_raw if sums.grad_sq is None else sums.grad_sq.sqrt()
 
     # Which rows move, and by what: 4, 5.
-    moves = G_raw != 0
+    moves = (join(raw) if sums is None else G_raw) != 0
     finite = torch.isfinite(G)
     if options.nonfinite != "propagate":
         moves = moves & finite
@@ -113,7 +113,7 @@ def step_part(
         N = (G.square() + 2 * b * sums.inner + (b * M).square()).clamp(min=0.0).sqrt()
         N = torch.where(moves, N, M)
     least = (ROUNDING_LEVEL if sums is None else ROUNDING_LEVEL_OF_CUT)[wide]
-    vanishes = moves & (least * G >= N)
+    vanishes = moves & (least * G >= N) & finite
     if options.unit_step:
         torch._foreach_mul_(moments, spread(torch.where(vanishes, 0.0, 1.0)))
 
@@ -124,7 +124,7 @@ def step_part(
     if options.unit_step:
         roots = [sqrt(count_entries(part.scope, o.shape)) for o in part.owners]
         root_n = torch.cat([N.new_full((size,), root) for size, root in zip(sizes, roots, strict=True)])
-        length = root_n / torch.where(steps, N, 1.0)
+        length = torch.where(finite, root_n / torch.where(steps, N, 1.0), torch.nan)
     limit = torch.finfo(wide).max
     coefficient = spread(torch.where(steps, (-alpha * length).clamp(-limit, limit), 0.0))
     thetas = [p.to(wide) for p in part.params] if p0.dtype != wide else part.params
@@ -140,6 +140,9 @@ def step_part(
         for q, scale, m, move in zip(part.moments, part.moment_scales, moments, rows_move, strict=True):
             quantise(m, q, scale, move.flatten(1).any(1).expand(len(scale)))
     else:
+        if part.moments[0].dtype == torch.float16:  # an infinite m would be NaN after the next step
+            torch._foreach_clamp_max_(moments, torch.finfo(torch.float16).max)
+            torch._foreach_clamp_min_(moments, torch.finfo(torch.float16).min)
         torch._foreach_copy_(part.moments, moments)
 
     if options.nonfinite == "propagate":

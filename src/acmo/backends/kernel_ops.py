@@ -23,6 +23,7 @@ def compute_sums(part: Part, group: GroupOptions, options: StepOptions) -> Tenso
     if not group.coupled_decay and not options.unit_step:
         return torch.stack((raw, moment))
     decayed = (raw + 2 * group.coupled_decay * inner + group.coupled_decay**2 * theta).clamp(min=0.0)
+    decayed = torch.where(torch.isinf(raw) & torch.isfinite(theta), raw, decayed)  # ⟨g, θ⟩ may be −inf then
     if not options.unit_step:
         return torch.stack((raw, moment, decayed, inner, theta))
     grad_moment = sum_products(part.grads, part.moments) * factor

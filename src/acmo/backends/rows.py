@@ -22,7 +22,12 @@ def step(
 ) -> StepRecord:
     """Execute one step; ``ways`` has one entry per part. Rows that are cut over ranks share one message."""
     device = parts[0].params[0].device if parts else sharding.find_device(options.process_group)
-    c = clip(parts, options, device)
+    norm = find_norm(parts, options, device)
+    c = (
+        None
+        if norm is None or options.max_grad_norm is None
+        else (options.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
+    )
     factors = [find_factor(groups[part.group], options, c) for part in parts]
     tables = {
         k: torch.stack([x for x in foreach_rows.sum_rows(part, groups[part.group], factors[k]) if x is not None])
@@ -33,6 +38,8 @@ def step(
         tables, parts, find_flags(parts, options, device), options.process_group
     )
     should_step = None if flags is None or options.found_inf is None else flags[OVERFLOW] == 0
+    if norm is not None and options.nonfinite == "skip":  # a clip factor that is not finite is every row's
+        should_step = torch.isfinite(norm) if should_step is None else should_step & torch.isfinite(norm)
     if flags is not None and options.nonfinite == "raise" and not flags[OVERFLOW] and flags[NONFINITE]:
         raise NonFiniteGradient(find_nonfinite(parts))  # None: it is another rank's
     results = []
@@ -77,8 +84,8 @@ def find_factor(group: GroupOptions, options: StepOptions, c: Tensor | None) -> 
     return None if not group.maximize else torch.tensor(-1.0, dtype=torch.float64, device="cpu")
 
 
-def clip(parts: Sequence[Part], options: StepOptions, home: torch.device) -> Tensor | None:
-    """Line 2: return c = min(1, C / (‖g‖ + 1e-6)), the norm being that of all gradients; None without clipping."""
+def find_norm(parts: Sequence[Part], options: StepOptions, home: torch.device) -> Tensor | None:
+    """Return ‖g‖ of line 1 over all gradients and ranks, for line 2; None without clipping."""
     if options.max_grad_norm is None or options.max_grad_norm == math.inf:
         return None
     squares = torch.zeros(len(parts), dtype=scalar_dtype(home), device=home)
@@ -86,9 +93,7 @@ def clip(parts: Sequence[Part], options: StepOptions, home: torch.device) -> Ten
         norms = [torch.linalg.vector_norm(g, dtype=foreach_rows.sum_dtype(part)).to(home) for g in part.grads]
         squares[k] = torch.stack(norms).square().sum()
     norm = sharding.sum_over_model(squares, parts, options.process_group).sqrt()
-    if options.grad_scale is not None:
-        norm = norm / options.grad_scale.to(norm)
-    return (options.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
+    return norm if options.grad_scale is None else norm / options.grad_scale.to(norm)
 
 
 def find_flags(parts: Sequence[Part], options: StepOptions, home: torch.device) -> Tensor | None:

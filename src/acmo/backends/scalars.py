@@ -162,7 +162,8 @@ def find_step_factor(scope: ScopeNorms, beta_hat: Tensor, part: Part) -> Tensor:
     square = scope.grad.square() + 2 * beta_hat * scope.grad_moment + (beta_hat * scope.moment).square()
     length = square.clamp(min=0.0).sqrt()
     vanishes = length <= (1e-14 if part.params[0].dtype == torch.float64 else 1e-6) * scope.grad
-    return torch.where(vanishes, 0.0, scope.entries.sqrt() / torch.where(vanishes, 1.0, length))
+    factor = torch.where(vanishes, 0.0, scope.entries.sqrt() / torch.where(vanishes, 1.0, length))
+    return torch.where(torch.isfinite(scope.grad), factor, torch.nan)  # what "propagate" lets through spreads
 
 
 def decide(

@@ -17,7 +17,6 @@
             memcpy(end, to_rest, rest * sizeof(B));                                                 \
         }                                                                                           \
     }
-/* A moment in float16 saturates, a parameter does not. Rows have no float16 moments, so `store` is right for both. */
 #define FLOAT_CONVERSIONS(T)                                                                        \
     CONVERSION(float_from_##T, T, float, store_f32(to, load_##T(from)))                             \
     CONVERSION(float_to_##T, float, T, store_##T(to, load_f32(from)))
@@ -31,6 +30,9 @@ DOUBLE_CONVERSIONS(f32)
 DOUBLE_CONVERSIONS(f64)
 DOUBLE_CONVERSIONS(bf16)
 DOUBLE_CONVERSIONS(f16)
+/* A moment in float16 saturates, a parameter does not. */
+CONVERSION(float_hold_f16, float, f16, hold_f16(to, load_f32(from)))
+CONVERSION(double_hold_f16, double, f16, hold_f16_d(to, load_f64_d(from)))
 #define float_from_f64 NULL /* the arithmetic is double there */
 #define float_to_f64 NULL
 

@@ -97,7 +97,7 @@ static void take_exception(int64_t k, const acmo_row_options *o, acmo_row_sums s
     split(b, &f->b1[k], &f->b2[k]);
     if (f->state[k] == ACMO_STEPS && square < 1e-3 * base && G > 0) return;
     double N = G * sqrt(square);
-    if (o->unit) step = step * o->root_n / N;
+    if (o->unit) step = isfinite(G) ? step * o->root_n / N : NAN; /* what "propagate" lets through spreads */
     split(step, &f->a1[k], &f->a2[k]);
     f->new_sq[k] = N * N, f->cosine[k] = G == 0 ? 0 : (1 + r * c) / sqrt(square);
 }
@@ -109,7 +109,7 @@ static void finish(int64_t k, const acmo_row_options *o, acmo_row_sums sums, dou
     if (o->unit) step = step * o->root_n / N;
     split(step, &f->a1[k], &f->a2[k]);
     f->new_sq[k] = new_sq, f->cosine[k] = N > 0 ? (1 + r * c) * (G / N) : 0;
-    if (o->unit && N <= (o->real == ACMO_DOUBLE ? 1e-14 : 1e-6) * G) /* what is left is rounding */
+    if (o->unit && isfinite(G) && N <= (o->real == ACMO_DOUBLE ? 1e-14 : 1e-6) * G) /* what is left is rounding */
         f->state[k] = ACMO_CANCELLED, f->new_sq[k] = 0, f->cosine[k] = 0;
 }
 
@@ -143,6 +143,7 @@ static void factors(int64_t rows, const acmo_row_options *o, acmo_row_sums sums,
         .column_update = S##_column_update,                                                         \
         .load = {S##_from_f32, S##_from_f64, S##_from_bf16, S##_from_f16},                          \
         .store = {S##_to_f32, S##_to_f64, S##_to_bf16, S##_to_f16},                                 \
+        .hold = {S##_to_f32, S##_to_f64, S##_to_bf16, S##_hold_f16},                                \
         .store_randomly = S##_to_bf16_randomly,                                                     \
         .load_int8 = S##_from_int8, .store_int8 = S##_to_int8, .largest = S##_largest,              \
     }

@@ -59,7 +59,7 @@ void acmo_close_block(const acmo_row_tensor *t, int64_t first, const acmo_row_bl
     close_theta(t, first, block);
     if (is_real(t, t->m_dtype)) return;
     if (t->m_dtype != ACMO_INT8) {
-        t->loops->store[t->m_dtype](block->m, at(t->m, t->m_dtype, first), count);
+        t->loops->hold[t->m_dtype](block->m, at(t->m, t->m_dtype, first), count);
         return;
     }
     const char *m = block->m;

@@ -67,6 +67,7 @@ typedef struct {
     /* Convert n entries of a dtype to real, or back. */
     void (*load[ACMO_DTYPES])(const void *from, void *to, int64_t n);
     void (*store[ACMO_DTYPES])(const void *from, void *to, int64_t n);
+    void (*hold[ACMO_DTYPES])(const void *from, void *to, int64_t n); /* the same for moments */
     /* bfloat16 with stochastic rounding; see row_convert.h. */
     void (*store_randomly)(const void *from, void *to, int64_t n, uint32_t seed, int64_t index);
     /* n entries q · scale, and back: q = m' / scale rounded to nearest. */

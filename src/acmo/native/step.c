@@ -87,7 +87,7 @@ static int calibrate(const work *w) {
         const double *h = hyper_of(w, i);
         double s = c * h[SIGN], lambda = h[COUPLED];
         double square = s * s * w->row[GG][i];
-        if (lambda != 0) {
+        if (lambda != 0 && !(isinf(square) && isfinite(w->row[TT][i]))) { /* inf stays inf: ⟨g, θ⟩ may be −inf */
             square += 2 * s * lambda * w->row[GT][i] + lambda * lambda * w->row[TT][i];
             if (square < 0) square = 0;
         }
