@@ -17,6 +17,7 @@ from tests.support.backends import FOREACH, REFERENCE, Backend
 
 BACKENDS = pytest.mark.parametrize("backend", [REFERENCE, FOREACH, {}], ids=["reference", "foreach", "none named"])
 SCOPES = ("global", "group", "tensor", "row", "column", "auto")
+SCALES = (1.0, 1.0, 9.0, 0.1, 30.0)  # β̂ would jump
 SHAPES = [(4, 3), (30, 3), (2, 3, 2), (5,), ()]
 
 
@@ -46,7 +47,7 @@ def train(psi: Any, steps: int = 5, **options: Any) -> tuple[list[Tensor], ACMo]
 def advance(params: list[nn.Parameter], opt: ACMo, generator: torch.Generator, steps: int) -> None:
     for t in range(steps):
         for p in params:
-            p.grad = torch.randn(p.shape, generator=generator) * 3.0**t
+            p.grad = torch.randn(p.shape, generator=generator) * SCALES[t]
         opt.step()
 
 
