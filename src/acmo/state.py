@@ -152,5 +152,6 @@ def restore_dropped(
                 mine[key] = value.detach().to(device=p.device, dtype=dtype, copy=True)
             elif value is not None:
                 mine[key] = torch.tensor(float(value), dtype=dtype, device=p.device)
-            if value is not None and mine[key].numel() == 1:  # by row β̂ has one number per row
-                mine[key] = mine[key].reshape(() if key == "step" else 1)
+            shape = () if key == "step" else (1,)
+            if value is not None and mine[key].numel() == 1 and mine[key].shape != shape:  # by row β̂ has many
+                mine[key] = mine[key].reshape(shape)

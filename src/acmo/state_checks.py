@@ -110,7 +110,7 @@ def check_scale(who: str, state: dict[str, Any], p: Tensor, group: dict[str, Any
 def check_beta_hat(who: str, value: Any, p: Tensor, group: dict[str, Any]) -> None:
     """Raise unless β̂ is one number, or by row one per row or column; a callable Ψ may make any numbers of it."""
     wanted = make_beta_hat(p, group)
-    if isinstance(value, Tensor) and value.numel() != 1 and wanted.shape == value.shape:
+    if isinstance(value, Tensor) and value.shape == wanted.shape:
         if local(value).shape != local(wanted).shape:
             placed = getattr(wanted, "placements", None)
             raise ValueError(describe_misfit("beta_hat", who, f"sharded as the rows of the parameter, {placed}", value))

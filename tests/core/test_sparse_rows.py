@@ -61,7 +61,7 @@ def test_entries_that_cancel_leave_their_row_alone(backend: Backend):
     p = nn.Parameter(torch.ones(5, 2))
     opt = RowACMo([p], lr=0.1, norm_scope="row", **backend)
     opposite = torch.tensor([[1.0, -2.0], [-1.0, 2.0], [1.0, 1.0]])
-    p.grad = torch.sparse_coo_tensor(torch.tensor([[2, 2, 4]]), opposite, (5, 2))
+    p.grad = torch.sparse_coo_tensor(torch.tensor([[2, 2, 4]]), opposite, (5, 2), check_invariants=True)
     opt.step()
     assert (p.detach() == 1).all(1).tolist() == [True, True, True, True, False]
     assert opt.telemetry()["tensors"][0]["cos_min"] == pytest.approx(1.0)

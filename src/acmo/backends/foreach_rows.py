@@ -124,21 +124,15 @@ def step_part(
     else:  # ‖m_t‖² = ‖g‖² + 2b⟨g, m⟩ + b²‖m‖², in float64
         N = (G.square() + 2 * (weight / divisor) * sums.inner + kept.square()).clamp(min=0.0).sqrt()
         N = torch.where(moves, N, M)
-    vanishes = torch.le(N, G * (ROUNDING_LEVEL if sums is None else ROUNDING_LEVEL_OF_CUT)[wide]) & moves
-    rests = stays | vanishes
+    rests = stays
+    if may_vanish(group, options):
+        vanishes = torch.le(N, G * (ROUNDING_LEVEL if sums is None else ROUNDING_LEVEL_OF_CUT)[wide]) & moves
+        rests = stays | vanishes
+        if options.unit_step:
+            torch._foreach_mul_(moments, rows.spread((~vanishes).to(wide)))
 
     # 7, 8  θ = (1 − αλ) θ − α u
-    alpha = group.lr.to(N) if isinstance(group.lr, Tensor) else group.lr
-    if options.unit_step:
-        torch._foreach_mul_(moments, rows.spread((~vanishes).to(wide)))
-        roots = [sqrt(count_entries(part.scope, o.shape)) or 1.0 for o in part.owners]
-        if len(set(roots)) == 1:
-            rms = N / roots[0]
-        else:
-            rms = torch.cat(torch._foreach_div(list(torch.split(N, rows.sizes)), roots))
-        coefficient = (rms.reciprocal() * -alpha).clamp(min=-torch.finfo(wide).max).masked_fill(rests, 0.0)
-    else:
-        coefficient = moves.to(N.dtype) * -alpha  # a bool times a float would be float32
+    coefficient = find_coefficient(part, group, options, rows, N, rests if options.unit_step else stays)
     decays = None if propagate else finite
     if should_step is not None:
         decays = should_step.expand_as(finite) if decays is None else decays & should_step
@@ -146,12 +140,33 @@ def step_part(
     torch._foreach_addcmul_(thetas, moments, rows.spread(coefficient.to(wide)))
     if thetas is not part.params:
         write_params(part, group, thetas)
+    skips = torch.zeros_like(finite) if propagate else ~finite
+    result = measure_rows(RowVectors(G_raw, G, M, N, kept, ones, moves, stays, has_moment, rests, skips), rows)
     if part.moment_scales:
-        quantise_rows(part, moments, moves, rows)
+        quantise_rows(part, moments, moves, result.took_part)
     elif not is_state:
         torch._foreach_copy_(part.moments, moments)
-    skips = torch.zeros_like(finite) if propagate else ~finite
-    return measure_rows(RowVectors(G_raw, G, M, N, kept, ones, moves, stays, has_moment, rests, skips), rows)
+    return result
+
+
+def may_vanish(group: GroupOptions, options: StepOptions) -> bool:
+    """Return whether ‖m_t‖ may be rounding. Without a callable Ψ it is at least (1 − β) ‖g‖."""
+    return callable(options.psi) or group.momentum > 0.999
+
+
+def find_coefficient(
+    part: Part, group: GroupOptions, options: StepOptions, rows: "Rows", N: Tensor, rests: Tensor
+) -> Tensor:
+    """Return −α, for a unit step −α √n / ‖m_t‖, for every row; 0 for rows that do not step."""
+    alpha = group.lr.to(N) if isinstance(group.lr, Tensor) else group.lr
+    if not options.unit_step:
+        return torch.full_like(N, -1.0).mul_(alpha).masked_fill_(rests, 0.0)
+    roots = [sqrt(count_entries(part.scope, o.shape)) or 1.0 for o in part.owners]
+    if len(set(roots)) == 1:
+        rms = N / roots[0]
+    else:
+        rms = torch.cat(torch._foreach_div(list(torch.split(N, rows.sizes)), roots))
+    return rms.reciprocal_().mul_(-alpha).clamp_(min=-torch.finfo(wide_dtype(part)).max).masked_fill_(rests, 0.0)
 
 
 def decay(part: Part, group: GroupOptions, rows: "Rows", ones: Tensor, decays: Tensor | None) -> list[Tensor]:
@@ -191,7 +206,7 @@ def limit_weight(
     return torch.where(moves & (M != 0) & (beta_hat != given), beta_hat * divisor, weight)
 
 
-def quantise_rows(part: Part, moments: list[Tensor], moves: Tensor, rows: "Rows") -> None:
+def quantise_rows(part: Part, moments: list[Tensor], moves: Tensor, took_part: Tensor) -> None:
     """Write int8 moments and their scales, as `acmo.quantise` does; dimension 0 of a tensor has one scale per row.
 
     Bytes that are divided by the scale that they had stay what they were: so do rows that do not move.
@@ -201,7 +216,7 @@ def quantise_rows(part: Part, moments: list[Tensor], moves: Tensor, rows: "Rows"
     largest = [torch.linalg.vector_norm(m, torch.inf, dim=tuple(range(1, m.ndim))) for m in moments]
     new = (torch.cat(largest) / LEVELS).to(old.dtype)
     if part.scope != "row":  # a scale is of entries in many columns: it is new if one of them moved
-        moved = [x.any() for x in torch.split(moves, rows.sizes)]
+        moved = torch.gt(took_part, 0).unbind()
         moves = torch.cat([x.expand(length) for x, length in zip(moved, lengths, strict=True)])
     new = torch.where(moves, new, old)
     torch._foreach_copy_(list(part.moment_scales), list(torch.split(new, lengths)))
@@ -235,8 +250,9 @@ def measure_rows(x: RowVectors, rows: "Rows") -> RowNorms:
     """
     squares = torch.stack((x.G_raw, x.G, x.M, x.N, x.kept)).square()
     G_sq, N_sq, kept_sq = squares[1], squares[3], squares[4]
-    turned = torch.lt(N_sq, G_sq + kept_sq) & x.has_moment
-    cos = ((N_sq + G_sq - kept_sq) / (x.G * x.N * 2)).masked_fill(x.rests, 0.0)
+    twice = N_sq - (G_sq + kept_sq)  # 2⟨m_t − g, g⟩
+    turned = torch.lt(twice, 0) & x.has_moment
+    cos = (torch.add(G_sq, twice, alpha=0.5) / (x.G * x.N)).masked_fill_(x.rests, 0.0)
     sums = squares[:4].masked_fill(x.stays, 0.0)
     table = torch.stack((*sums.unbind(), x.ones, x.moves, x.skips, cos, turned))
     raw, grad, before, after, count, took_part, skipped, cos_sum, turned_rows = torch.stack(
