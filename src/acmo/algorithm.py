@@ -1,8 +1,9 @@
 """ACMo, line by line: Algorithm 1 of the paper, with the options of this package.
 
 This is the reference backend: a loop over tensors in plain, differentiable torch that sums in float64. It shares no
-code with the fast backends, which are tested against it, except for how int8 moments are stored. The letters are the
-paper's: θ, g, m, β, δ, α, λ and Ψ. Lines 1, 4, 5, 6 and 8 are the paper's, lines 2, 3 and 7 are options.
+code with the fast backends, which are tested against it, except for how int8 moments are stored, how bfloat16 is
+rounded stochastically, and how a callable Ψ is called. The letters are the paper's: θ, g, m, β, δ, α, λ and Ψ. Lines 1,
+4, 5, 6 and 8 are the paper's, lines 2, 3 and 7 are options.
 """
 
 import math
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from acmo.blocks import copy_blocks, find_nonfinite, find_previous, find_scopes, store
+from acmo.psi import call_psi
 from acmo.step_data import GroupOptions, NonFiniteGradient, Part, RowNorms, StepOptions, StepRecord
 from acmo.telemetry import measure_rows
 
@@ -63,20 +65,23 @@ def step(parts: Sequence[Part], groups: Sequence[GroupOptions], options: StepOpt
             moves = decays & (x.part.grads[x.j] != 0).any(scope.dims, keepdim=True)  # a row of zeros takes no part
         old = members[0].m
         prevs: dict[int, Tensor] = {}
-        if options.psi == "sqrt":
-            prevs = {n: find_previous(blocks[n], blocks, options) for n in scope.members}
+        if options.psi != "identity":
+            prevs = {n: find_previous(blocks[n], blocks, options, norm_g.shape) for n in scope.members}
         for n, x in zip(scope.members, members, strict=True):
             # 4  β̂ = β ‖g‖ / (‖m‖ + δ), applied as 0 where m = 0
             beta_hat = x.group.momentum * norm_g / torch.where(norm_m == 0, 1.0, norm_m + x.group.delta)
             # 5  β̂ = Ψ(β̂, β̂_prev)
             if (prev := prevs.get(n)) is not None:
-                line_4 = (
-                    x.group.momentum * norm_g / x.group.delta if x.group.delta else torch.full_like(prev, torch.inf)
-                )
-                bound = prev * (math.sqrt(scope.t / (scope.t - 1)) if scope.t > 1 else math.inf)
-                beta_hat = torch.minimum(beta_hat, bound)
-                kept = prev if norm_g == 0 else line_4 if norm_m == 0 else beta_hat
-                x.part.beta_hats[x.j].copy_(kept.detach())
+                line_4 = x.group.momentum * norm_g / x.group.delta if x.group.delta else torch.full_like(prev, math.inf)
+                if options.psi == "sqrt":
+                    bound = prev * (math.sqrt(scope.t / (scope.t - 1)) if scope.t > 1 else math.inf)
+                    beta_hat = torch.minimum(beta_hat, bound)
+                else:
+                    beta_hat = torch.where(norm_m == 0, line_4, beta_hat)
+                    beta_hat = call_psi(options.psi, beta_hat, prev, torch.full_like(prev, scope.t))
+                kept = torch.where(norm_m == 0, line_4, beta_hat)
+                kept = torch.where((norm_g == 0) | ~moves, prev, kept)
+                x.part.beta_hats[x.j].copy_(kept.detach().reshape(-1))
             beta_hat = torch.where(norm_m == 0, 0.0, beta_hat)
             # 6  m = g + β̂ m
             x.m = x.g + (beta_hat * x.m.to(beta_hat.dtype)).to(x.m.dtype)  # in float64: β̂ alone may overflow float32

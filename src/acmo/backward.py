@@ -177,7 +177,8 @@ class StepsInBackward(ACMo):
         else:
             parts, lists = recalled
         try:
-            record = self._execute(parts, [read_options(group, lists), OTHER_PARAMETERS], [group])
+            number = sum(len(other["params"]) for other in self.param_groups[:k]) + i
+            record = self._execute(parts, [read_options(group, lists, number), OTHER_PARAMETERS], [group])
         except NonFiniteGradient as error:
             self._cached.pop(p, None)
             error.args = (

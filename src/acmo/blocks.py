@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from acmo.quantise import dequantise, quantise
+from acmo.rounding import find_seed, index_entries, round_randomly, rounds_randomly
+from acmo.scopes import ROW_KINDS
 from acmo.step_data import GroupOptions, Part, StepOptions
 
 FLOAT16_MAX = torch.finfo(torch.float16).max
@@ -70,8 +72,10 @@ def find_scopes(blocks: Sequence[Block], groups: Sequence[GroupOptions]) -> list
     return scopes
 
 
-def find_previous(x: Block, blocks: Sequence[Block], options: StepOptions) -> Tensor:
-    """Return the β̂_prev of Ψ = sqrt: the tensor's own at tensor scope, else that of the newest step in its group."""
+def find_previous(x: Block, blocks: Sequence[Block], options: StepOptions, shape: torch.Size) -> Tensor:
+    """Return β̂_prev: the tensor's own by row and at tensor scope, else that of the newest step in its group."""
+    if x.part.scope in ROW_KINDS:
+        return x.part.beta_hats[x.j].clone().view(shape)
     alone = options.norm_scope == "tensor"
     mine = [x] if alone else [y for y in blocks if y.part.group == x.part.group]
     steps = torch.stack([y.part.steps[y.j] for y in mine] + ([] if alone else x.group.idle_steps))
@@ -87,7 +91,12 @@ def find_nonfinite(blocks: Sequence[Block], sums: Tensor) -> tuple[int, int] | N
 
 def store(x: Block, t: float) -> None:
     """Write θ, m and t. A float16 m saturates: an infinite one would be NaN after the next step."""
-    x.part.params[x.j].copy_(x.theta)
+    p = x.part.params[x.j]
+    if rounds_randomly(x.part, x.group):
+        seed = find_seed(x.part, x.group, x.j)
+        p.copy_(round_randomly(x.theta, seed, index_entries(p, x.part.owners[x.j])))
+    else:
+        p.copy_(x.theta)
     x.part.steps[x.j].fill_(t)
     m = x.part.moments[x.j]
     if x.part.moment_scales:

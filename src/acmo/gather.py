@@ -38,7 +38,7 @@ class GroupLists(NamedTuple):
 
 def fill_lists(group: dict[str, Any], states: Mapping[Tensor, Any], lists: GroupLists) -> None:
     """Fill the lists from a group, and create state where there is none."""
-    sqrt = group["psi"] == "sqrt"
+    keeps_beta_hat = group["psi"] != "identity"
     for i, p in enumerate(group["params"]):
         if p.grad is not None:
             own = states[p]
@@ -46,7 +46,7 @@ def fill_lists(group: dict[str, Any], states: Mapping[Tensor, Any], lists: Group
             lists.grads.append(p.grad)
             lists.moments.append(complete_state(own, p, group))
             lists.steps.append(own["step"])
-            if sqrt:
+            if keeps_beta_hat:
                 lists.beta_hats.append(own["beta_hat"])
             lists.scales.append(own.get("momentum_scale"))
             lists.indices.append(i)
@@ -54,7 +54,7 @@ def fill_lists(group: dict[str, Any], states: Mapping[Tensor, Any], lists: Group
             complete_state(own, p, group)
             lists.idle_params.append(p)
             lists.idle_steps.append(own["step"])
-            if sqrt:
+            if keeps_beta_hat:
                 lists.idle_beta_hats.append(own["beta_hat"])
 
 
@@ -86,7 +86,7 @@ def split_into_parts(k: int, group: dict[str, Any], lists: GroupLists, *, by_row
             grads=view_as_real([grads[j] for j in positions]),
             moments=view_as_real([moments[j] for j in positions]),
             steps=[lists.steps[j] for j in positions],
-            beta_hats=[lists.beta_hats[j] for j in positions] if lists.beta_hats else [],
+            beta_hats=[sharding.local(lists.beta_hats[j]) for j in positions] if lists.beta_hats else [],
             shards=shards[positions[0]],
             all_shards=all_shards[positions[0]],
             scope=scopes[positions[0]],
@@ -106,8 +106,8 @@ def check_shapes(params: Sequence[Tensor], grads: Sequence[Tensor], moments: Seq
             )
 
 
-def read_options(group: dict[str, Any], lists: GroupLists) -> GroupOptions:
-    """Read a group's numbers, which schedulers change between steps."""
+def read_options(group: dict[str, Any], lists: GroupLists, first_number: int) -> GroupOptions:
+    """Read a group's numbers, which schedulers change between steps; ``first_number`` is its first parameter's."""
     lr, decay, decoupled = group["lr"], group["weight_decay"], group["decoupled_weight_decay"]
     lr = lr.reshape(()) if isinstance(lr, Tensor) and lr.ndim else lr
     return GroupOptions(
@@ -120,6 +120,7 @@ def read_options(group: dict[str, Any], lists: GroupLists) -> GroupOptions:
         group["maximize"],
         lists.idle_steps,
         lists.idle_beta_hats,
+        first_number if group["stochastic_rounding"] else None,
     )
 
 

@@ -15,6 +15,8 @@ from acmo.gather import GroupLists, fill_lists, read_options, split_into_parts
 from acmo.options import check_group, check_groups
 from acmo.parameter_checks import check_params
 from acmo.projections import Projection, project_parts
+from acmo.psi import Psi
+from acmo.rounding import rounds_randomly
 from acmo.scopes import ROW_KINDS, ROW_SCOPES
 from acmo.sharding import check_process_group, check_sharding, is_dtensor, is_inside_zero, sum_over_shards
 from acmo.state import StatefulOptimizer
@@ -43,12 +45,14 @@ class ACMo(StatefulOptimizer):
         By row: ``"row"`` (slices along dimension 0), ``"column"`` (along dimension 1 of a matrix), ``"auto"`` (row, but
         matrices with more than 8 rows per column, which are vocabulary tables, by column).
       unit_step: step by u = √n · m/‖m‖ over each scope, whatever the length of the gradient; n counts its entries.
-      psi: Ψ of Algorithm 1: ``"identity"``, or ``"sqrt"`` as Theorem 4.1 requires.
+      psi: Ψ of Algorithm 1: ``"identity"``, ``"sqrt"`` as Theorem 4.1 requires, or a callable
+        ``psi(beta_hat, beta_hat_prev, t)`` of tensors.
       max_grad_norm: clip the gradient to this norm, over all parameters, in the same pass.
       projection: a callable that maps a parameter's value into the feasible set (see `acmo.projections`).
       process_group: the ranks that hold the other tensors of θ, where plain tensors are this rank's share of a model
         (ZeRO). DTensors (FSDP2, tensor parallel) need none.
       momentum_dtype: dtype of the stored moment; the parameter's own by default.
+      stochastic_rounding: round bfloat16 parameters up or down at random, so that small steps are not lost.
       nonfinite: what to do about a gradient that is not finite: ``"skip"``, ``"raise"`` or ``"propagate"``.
       maximize: ascend instead.
       foreach: use the multi-tensor backend (None: where the C kernel is not available).
@@ -83,11 +87,12 @@ class ACMo(StatefulOptimizer):
         decoupled_weight_decay: bool = False,
         norm_scope: str = "global",
         unit_step: bool | str = False,
-        psi: str = "identity",
+        psi: str | Psi = "identity",
         max_grad_norm: float | None = None,
         projection: Projection | None = None,
         process_group: Any = None,
         momentum_dtype: torch.dtype | None = None,
+        stochastic_rounding: bool = False,
         nonfinite: str = "skip",
         maximize: bool = False,
         foreach: bool | None = None,
@@ -102,10 +107,11 @@ class ACMo(StatefulOptimizer):
             "decoupled_weight_decay": decoupled_weight_decay,
             "norm_scope": norm_scope,
             "unit_step": "rms" if unit_step is True else unit_step,
-            "psi": psi,
+            "psi": psi,  # in a state dict None, if it is a callable
             "max_grad_norm": max_grad_norm,
             "projection": projection,  # in a state dict always None
             "momentum_dtype": momentum_dtype,
+            "stochastic_rounding": stochastic_rounding,
             "nonfinite": nonfinite,
             "maximize": maximize,
             "foreach": foreach,
@@ -197,7 +203,7 @@ class ACMo(StatefulOptimizer):
         compiling = torch.compiler.is_compiling()
         parts: list[Part] = []
         groups: list[GroupOptions] = []
-        checked = compiling
+        checked, first_number = compiling, 0
         for k, group in enumerate(self.param_groups):
             cached = None if compiling else self._cache.groups.get(id(group))
             if cached is not None and (recalled := cached.recall(k, group, self.state)) is not None:
@@ -212,7 +218,8 @@ class ACMo(StatefulOptimizer):
                 if not compiling:
                     self._cache.enter(group, lists, own, self.param_groups)
             parts += own
-            groups.append(read_options(group, lists))
+            groups.append(read_options(group, lists, first_number))
+            first_number += len(group["params"])
         return parts, groups
 
     def _has_rows(self) -> bool:
@@ -255,22 +262,24 @@ class ACMo(StatefulOptimizer):
             process_group=self._process_group,
             sum_over_shards=sum_over_shards if self._over_ranks and any(p.shards for p in parts) else None,
         )
-        record = self._choose_backend(parts, options, wide)(parts, groups, options)
+        record = self._choose_backend(parts, groups, options, wide)(parts, groups, options)
         if any([group["projection"] is not None for group in param_groups]):  # noqa: C419
             project_parts(parts, param_groups, record)
         return record
 
-    def _choose_backend(self, parts: list[Part], options: StepOptions, wide: dict[str, Any]) -> StepFunction:
+    def _choose_backend(
+        self, parts: list[Part], groups: list[GroupOptions], options: StepOptions, wide: dict[str, Any]
+    ) -> StepFunction:
         """Return the function that executes this step: the reference, rows, the C kernel in one call, or two passes."""
         by_row = parts[0].scope in ROW_KINDS if parts else self._has_rows()
         is_reference = wide["differentiable"] or (wide["foreach"] is False and not wide["fused"])
         if is_reference:
             return algorithm.step
         may_fuse = wide["fused"] or (wide["fused"] is None and wide["foreach"] is None)
-        use_kernel = may_fuse and native.kernel() is not None
+        use_kernel = may_fuse and not callable(options.psi) and native.kernel() is not None
         if by_row:
             usable = use_kernel and not torch.compiler.is_compiling()
-            kernels = [usable and row_kernel.can_step(part) for part in parts]
+            kernels = [usable and row_kernel.can_step(part, groups[part.group]) for part in parts]
             if wide["fused"]:
                 row_kernel.require([part for part, kernel in zip(parts, kernels, strict=True) if not kernel])
             ways = [row_kernel.step_part if kernel else foreach_rows.step_part for kernel in kernels]
@@ -278,10 +287,14 @@ class ACMo(StatefulOptimizer):
         on_one_rank = (
             options.sum_over_shards is None and options.process_group is None and not torch.compiler.is_compiling()
         )
-        at_once = use_kernel and on_one_rank and not options.unit_step and not torch.compiler.is_compiling()
+        rounds = [rounds_randomly(part, groups[part.group]) for part in parts]  # which the kernel does by row alone
+        at_once = use_kernel and on_one_rank and not options.unit_step and not any(rounds)
         if at_once and all(map(c_kernel.can_step, parts)):
             return c_kernel.step
-        passes = [kernel_ops if use_kernel and c_kernel.can_pass(part) else foreach for part in parts]
+        passes = [
+            kernel_ops if use_kernel and not rounding and c_kernel.can_pass(part) else foreach
+            for part, rounding in zip(parts, rounds, strict=True)
+        ]
         if wide["fused"]:
-            c_kernel.require(parts)
+            c_kernel.require(parts, rounds)
         return partial(two_pass.step, passes=passes)

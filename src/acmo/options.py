@@ -15,7 +15,7 @@ NORM_SCOPES = ("global", "group", "tensor", *ROW_SCOPES)
 UNIT_STEPS = (False, "rms")  # True means "rms"
 PSIS = ("identity", "sqrt")
 NONFINITE_POLICIES = ("skip", "raise", "propagate")
-FLAGS = ("decoupled_weight_decay", "maximize", "differentiable")
+FLAGS = ("decoupled_weight_decay", "stochastic_rounding", "maximize", "differentiable")
 OPTIONAL_FLAGS = ("foreach", "fused")  # None: the fastest backend there is
 # What cannot differ between the groups of one optimizer.
 OPTIMIZER_WIDE = ("unit_step", "psi", "max_grad_norm", "nonfinite", "foreach", "fused", "differentiable")
@@ -29,7 +29,10 @@ def check_group(group: dict[str, Any], others: Sequence[dict[str, Any]] = ()) ->
     check_at_least("delta", group["delta"])
     check_at_least("weight_decay", group["weight_decay"])
     check_one_of("norm_scope", group["norm_scope"], NORM_SCOPES)
-    check_one_of("psi", group["psi"], PSIS)
+    if not callable(group["psi"]):
+        check_one_of("psi", group["psi"], PSIS)
+    elif group["fused"]:
+        raise ValueError(f"psi={group['psi']!r} is a callable, which no kernel can call: leave fused at None")
     check_one_of("unit_step", group["unit_step"], UNIT_STEPS)
     check_one_of("nonfinite", group["nonfinite"], NONFINITE_POLICIES)
     check_momentum_dtype(group["momentum_dtype"], group["norm_scope"])
@@ -42,10 +45,10 @@ def check_group(group: dict[str, Any], others: Sequence[dict[str, Any]] = ()) ->
     check_exclusive(group, ("differentiable", "foreach"), ("differentiable", "fused"), ("foreach", "fused"))
     if group["unit_step"] and group["max_grad_norm"] is not None:
         raise ValueError(f"max_grad_norm={group['max_grad_norm']} has no effect on unit steps: leave one of them out")
-    if group["norm_scope"] in ROW_SCOPES and group["psi"] != "identity":
-        raise ValueError(
-            f"psi={group['psi']!r} needs norm_scope 'global', 'group' or 'tensor', got {group['norm_scope']!r}"
-        )
+    if group["norm_scope"] in ROW_SCOPES and group["psi"] == "sqrt":
+        raise ValueError(f"psi='sqrt' needs norm_scope 'global', 'group' or 'tensor', got {group['norm_scope']!r}")
+    if group["stochastic_rounding"] and group["differentiable"]:
+        raise ValueError("stochastic_rounding=True has no derivative: leave it or differentiable=True out")
     for other in others:
         scopes = {group["norm_scope"], other["norm_scope"]}
         if len(scopes) == 2 and scopes & {"global", "group"}:

@@ -119,8 +119,8 @@ def row_message_bytes(rows: int, decayed: int = 0, *, flags: bool = False) -> in
 
 
 def gathered_bytes(groups: int) -> int:
-    """Bytes that a rank of a ``process_group`` gives to the one all-gather a step: nine numbers a parameter group."""
-    return 8 * 9 * groups
+    """Bytes that a rank of a ``process_group`` gives to the one all-gather a step: 11 numbers per parameter group."""
+    return 8 * 11 * groups
 
 
 def tables() -> str:

@@ -61,16 +61,24 @@ def sharding_groups(p: Any, scope: str = "tensor") -> Shards:
     )
 
 
-def zeros_per_row(p: Any, dtype: torch.dtype) -> Tensor:
-    """Return one zero per slice along dimension 0, sharded as those are: a DTensor, where the parameter is one."""
-    zeros = torch.zeros(local(p).shape[0], dtype=dtype, device=p.device)
+def full_per_slice(p: Any, value: float, dtype: torch.dtype, dim: int = 0) -> Tensor:
+    """Return a value per slice along a dimension, sharded as those are: a DTensor, where the parameter is one."""
+    values = torch.full((local(p).shape[dim],), value, dtype=dtype, device=p.device)
     if not is_dtensor(p):
-        return zeros
-    from torch.distributed.tensor import DTensor, Replicate  # only here: an import of its own weight
+        return values
+    from torch.distributed.tensor import DTensor, Replicate, Shard  # only here: an import of its own weight
 
-    placements = [x if getattr(x, "dim", None) == 0 else Replicate() for x in p.placements]
-    shape = torch.Size(p.shape[:1])
-    return DTensor.from_local(zeros, p.device_mesh, placements, run_check=False, shape=shape, stride=(1,))
+    placements = [Replicate() if getattr(x, "dim", None) != dim else x if dim == 0 else Shard(0) for x in p.placements]
+    shape = torch.Size(p.shape[dim : dim + 1])
+    return DTensor.from_local(values, p.device_mesh, placements, run_check=False, shape=shape, stride=(1,))
+
+
+def find_offset(p: Any) -> tuple[int, ...]:
+    """Return where the local shard of a DTensor begins in the whole tensor, per dimension."""
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset  # what checkpoints use
+
+    _, offset = compute_local_shape_and_global_offset(p.shape, p.device_mesh, p.placements)
+    return tuple(offset)
 
 
 def sum_over_shards(sums: Sequence[Tensor], parts: Sequence[Part], found_inf: Tensor | None) -> ShardedSums:
@@ -154,6 +162,8 @@ class RankMessage(NamedTuple):
     decayed_sq: Tensor
     grad_theta: Tensor
     theta_sq: Tensor
+    grad_moment: Tensor  # for unit steps, and so is the number of entries
+    entries: Tensor
     newest_step: Tensor  # 0 where there is none
     newest_beta_hat: Tensor
     active_set: Tensor
@@ -178,20 +188,18 @@ def gather_totals(
     columns = []
     for k in range(n_groups):
         own, clock = sums.get(k, PartSums(home, home)), newest.get(k, Newest(home, None))
-        sums_of_group = (own.raw_grad_sq, own.moment_sq, own.decayed_sq, own.grad_theta, own.theta_sq)
-        fields = [home if x is None else x for x in (*sums_of_group, *clock)]
+        fields = [home if x is None else x for x in (*own, *clock)]
         columns.append(torch.stack([*fields, torch.full_like(home, active), overflow]))
     message = torch.stack(columns, dim=1)
     received = [torch.empty_like(message) for _ in range(dist.get_world_size(options.process_group))]
     dist.all_gather(received, message, group=options.process_group)
     by_rank = RankMessage(*torch.stack(received, dim=1).unbind())  # [ranks, n_groups] per field
-    received_sums = (by_rank.raw_grad_sq, by_rank.moment_sq, by_rank.decayed_sq, by_rank.grad_theta, by_rank.theta_sq)
-    totals = torch.stack(received_sums).sum(1)
+    totals = torch.stack(by_rank[: len(PartSums._fields)]).sum(1)
     steps = by_rank.newest_step.amax(0)
     beta_hats = torch.where(by_rank.newest_step == steps, by_rank.newest_beta_hat, 0.0).amax(0)
     return RankTotals(
         {k: PartSums(*total.unbind()) for k, total in enumerate(totals.unbind(1))},
-        {k: Newest(steps[k], beta_hats[k] if options.psi == "sqrt" else None) for k in range(n_groups)},
+        {k: Newest(steps[k], beta_hats[k] if options.psi != "identity" else None) for k in range(n_groups)},
         by_rank.active_set[:, 0],
         by_rank.overflow[:, 0].sum(),
     )
@@ -208,10 +216,6 @@ def check_process_group(ranks: ProcessGroup, options: dict[str, Any]) -> None:
         return
     if not dist.is_available() or not isinstance(ranks, dist.ProcessGroup):
         raise TypeError(f"process_group must be a torch.distributed process group or None, got {ranks!r}")
-    if options["unit_step"] and options["norm_scope"] in ("global", "group"):
-        raise ValueError(
-            f"unit_step with process_group= needs norm_scope='tensor' or rows, got {options['norm_scope']!r}"
-        )
     if options["differentiable"] or (options["foreach"] is False and not options["fused"]):
         raise ValueError("process_group needs the foreach or the fused backend: leave foreach and fused at None")
 

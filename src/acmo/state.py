@@ -41,11 +41,12 @@ class StatefulOptimizer(Optimizer):
         return Optimizer.__repr__(shown)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return a state dict as torch's; ``skipped_steps`` is in every group, projection and process group in none."""
+        """Return a state dict as torch's: ``skipped_steps`` is in every group, process group and callables in none."""
         self._save_skipped_steps()
         state = super().state_dict()
         for group in state["param_groups"]:
             group["projection"] = None  # not without the key: torch's flattened state dicts ask for every one
+            group["psi"] = None if callable(group["psi"]) else group["psi"]
             group["momentum_dtype"] = name_dtype(group["momentum_dtype"])
         return state
 
@@ -114,7 +115,8 @@ class StatefulOptimizer(Optimizer):
         return twin
 
     def __deepcopy__(self: Self, memo: dict[int, Any]) -> Self:
-        for live in (self._process_group, *(group["projection"] for group in (self.defaults, *self.param_groups))):
+        callables = [group[key] for group in (self.defaults, *self.param_groups) for key in ("projection", "psi")]
+        for live in (self._process_group, *callables):
             memo[id(live)] = live  # a copy of a process group would be another one
         twin = self.__class__.__new__(self.__class__)
         memo[id(self)] = twin
@@ -150,5 +152,6 @@ def restore_dropped(
                 mine[key] = value.detach().to(device=p.device, dtype=dtype, copy=True)
             elif value is not None:
                 mine[key] = torch.tensor(float(value), dtype=dtype, device=p.device)
-            if value is not None:
-                mine[key] = mine[key].reshape(() if key == "step" else 1)
+            shape = () if key == "step" else (1,)
+            if value is not None and mine[key].numel() == 1 and mine[key].shape != shape:  # by row β̂ has many
+                mine[key] = mine[key].reshape(shape)

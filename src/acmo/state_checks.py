@@ -12,7 +12,7 @@ from acmo.options import check_group, read_number
 from acmo.parameter_checks import check_momentum_dtype
 from acmo.quantise import LEVELS
 from acmo.sharding import local
-from acmo.state_tensors import moment_dtype
+from acmo.state_tensors import make_beta_hat, moment_dtype
 from acmo.step_data import view_as_real
 
 KEYS = ("momentum_buffer", "momentum_scale", "step", "beta_hat")
@@ -49,9 +49,8 @@ def check_state_dict(state_dict: dict[str, Any], groups: Sequence[dict[str, Any]
         check_scale(who, state, p, options[id(p)])
         if state.get("step") is not None:
             check_whole_number("step", who, state["step"])
-        beta_hat = 0.0 if state.get("beta_hat") is None else read_one_number("beta_hat", who, state["beta_hat"])
-        if not beta_hat >= 0 and not (math.isnan(beta_hat) and options[id(p)]["nonfinite"] == "propagate"):
-            raise ValueError(describe_misfit("beta_hat", who, ">= 0", state["beta_hat"]))
+        if state.get("beta_hat") is not None:
+            check_beta_hat(who, state["beta_hat"], p, options[id(p)])
     for i, theirs in enumerate(saved):  # one that was saved before its first step has no state to tell by
         if "betas" in theirs and "momentum" not in theirs:
             raise ValueError(f"the state dict is not one of ACMo, SGD or Adam: group {i} has betas={theirs['betas']!r}")
@@ -106,6 +105,21 @@ def check_scale(who: str, state: dict[str, Any], p: Tensor, group: dict[str, Any
         raise ValueError(
             describe_misfit("momentum_scale", who, "finite and >= 0", [low / LEVELS, "...", high / LEVELS])
         )
+
+
+def check_beta_hat(who: str, value: Any, p: Tensor, group: dict[str, Any]) -> None:
+    """Raise unless β̂ is one number, or by row one per row or column; a callable Ψ may make any numbers of it."""
+    wanted = make_beta_hat(p, group)
+    if isinstance(value, Tensor) and value.shape == wanted.shape:
+        if local(value).shape != local(wanted).shape:
+            placed = getattr(wanted, "placements", None)
+            raise ValueError(describe_misfit("beta_hat", who, f"sharded as the rows of the parameter, {placed}", value))
+        numbers = local(value.detach()).flatten().tolist() if has_values(value) else []
+    else:
+        numbers = [read_one_number("beta_hat", who, value)]
+    for x in [] if callable(group["psi"]) else numbers:
+        if not x >= 0 and not (math.isnan(x) and group["nonfinite"] == "propagate"):
+            raise ValueError(describe_misfit("beta_hat", who, ">= 0", value))
 
 
 def read_one_number(key: str, who: str, value: Any) -> float:

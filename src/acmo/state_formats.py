@@ -42,7 +42,8 @@ def convert_adam_group(theirs: dict[str, Any], mine: dict[str, Any]) -> dict[str
     what a scheduler has left beside them.
     """
     kept: dict[str, Any] = {key: theirs[key] for key in ("params", "param_names", "maximize") if key in theirs}
-    return {**mine, "projection": None, **kept}
+    live = {key: value for key, value in mine.items() if not callable(value)}  # callables stay where they are
+    return {**live, "projection": None, **kept}
 
 
 def convert_adam_state(state: Any) -> Any:
@@ -65,6 +66,8 @@ def convert_group(theirs: dict[str, Any], mine: dict[str, Any]) -> dict[str, Any
             group.pop(key, None)
     if "norm_scope" in group:
         group.setdefault("unit_step", False)
+    if callable(mine["psi"]) or group.get("psi") is None:
+        group.pop("psi", None)  # a callable is not saved: the live one stays
     name = group.get("momentum_dtype")
     if isinstance(name, str):
         group["momentum_dtype"] = getattr(torch, name, name)

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from acmo import sharding
 from acmo.quantise import dequantise, quantise
+from acmo.scopes import resolve_scope
 from acmo.step_data import scalar_dtype
 
 
@@ -28,12 +29,10 @@ def complete_state(state: dict[str, Any], p: Tensor, group: dict[str, Any]) -> T
         m = torch.zeros_like(p, dtype=dtype, memory_format=torch.preserve_format, requires_grad=False)
         state["momentum_buffer"] = m
     if m.dtype == torch.int8 and state.get("momentum_scale") is None:
-        state["momentum_scale"] = sharding.zeros_per_row(p, torch.float32)
+        state["momentum_scale"] = sharding.full_per_slice(p, 0.0, torch.float32)
     conform(state, "step", torch.zeros((), dtype=torch.float32, device=p.device))
-    if group["psi"] == "sqrt":  # no bound for the first step
-        # Of shape (1,): of a 0-dim float64 on the CPU torch.compile makes a symbol, and then traces again.
-        dtype = scalar_dtype(p.device)
-        conform(state, "beta_hat", torch.full((1,), torch.inf, dtype=dtype, device=p.device))
+    if group["psi"] != "identity":  # no bound for the first step
+        conform(state, "beta_hat", make_beta_hat(p, group))
     return m
 
 
@@ -44,6 +43,15 @@ def moment_dtype(p: Tensor, group: dict[str, Any]) -> torch.dtype:
         return dtype
     rows_are_cut = sharding.is_dtensor(p) and sharding.sharding_groups(p, "row")
     return p.dtype if p.ndim < 2 or p.is_complex() or rows_are_cut else dtype
+
+
+def make_beta_hat(p: Tensor, group: dict[str, Any]) -> Tensor:
+    """Return the β̂ of a parameter before its first step: infinite; one number, or by row one per row or column."""
+    dtype, kind = scalar_dtype(p.device), resolve_scope(group["norm_scope"], p.shape)
+    if kind in ("row", "column"):
+        return sharding.full_per_slice(p, torch.inf, dtype, dim=0 if kind == "row" else 1)
+    # Of shape (1,): of a 0-dim float64 on the CPU torch.compile makes a symbol, and then traces again.
+    return torch.full((1,), torch.inf, dtype=dtype, device=p.device)
 
 
 def copy_moment(m: Tensor, scale: Tensor | None, p: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
@@ -59,23 +67,24 @@ def copy_moment(m: Tensor, scale: Tensor | None, p: Tensor, dtype: torch.dtype) 
     if scale is not None:
         there.copy_(dequantise(here, sharding.local(scale).to(here.device), dtype))
         return {"momentum_buffer": new}
-    scale = sharding.zeros_per_row(p, torch.float32)
+    scale = sharding.full_per_slice(p, 0.0, torch.float32)
     quantise(here.to(torch.float32), there, sharding.local(scale))
     return {"momentum_buffer": new, "momentum_scale": scale}
 
 
 def conform(state: dict[str, Any], key: str, default: Tensor) -> None:
-    """Give a number of the state the default's dtype, device and shape, which the kernel relies on."""
+    """Give a number of the state, or one per row, the default's dtype, device and shape, which the kernel relies on."""
     value = state.get(key)
+    wanted = (default.dtype, default.device, default.shape)
     if value is None:
         state[key] = default
-    elif not isinstance(value, Tensor) or (value.dtype, value.device, value.shape) != (
-        default.dtype,
-        default.device,
-        default.shape,
-    ):
-        if isinstance(value, Tensor) and value.numel() != 1:
+    elif not isinstance(value, Tensor) or (value.dtype, value.device, value.shape) != wanted:
+        if isinstance(value, Tensor) and value.shape == default.shape:
+            state[key] = value.to(default)
+        elif isinstance(value, Tensor) and value.numel() != 1:
             raise ValueError(
-                f"{key} in a parameter's state must be one number, got a tensor of shape {tuple(value.shape)}"
+                f"{key} in a parameter's state must be one number or of shape {tuple(default.shape)}, got "
+                f"{tuple(value.shape)}: if norm_scope has changed, delete it from optimizer.state[p]"
             )
-        state[key] = torch.full_like(default, float(value))
+        else:
+            state[key] = torch.full_like(default, float(value))

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from acmo.psi import Psi
+
 Shards = tuple[
     Any, ...
 ]  # the process groups over which a tensor is sharded, one per mesh dimension; () for a whole one
@@ -21,7 +23,7 @@ class Part(NamedTuple):
     grads: list[Tensor]
     moments: list[Tensor]
     steps: list[Tensor]  # t of each parameter, 0-dim float32
-    beta_hats: list[Tensor]  # what Ψ = sqrt compares with, of shape (1,); empty for the identity
+    beta_hats: list[Tensor]  # what Ψ compares with, of shape (1,), by row one per row; empty for the identity
     moment_sqs: Tensor | Sequence[float] | None = None  # ‖m‖² of each moment as the last step left it; None: unknown
     shards: Shards = ()  # by row: those of the mesh dimensions that cut rows
     all_shards: Shards = ()  # by row: those of every mesh dimension that shards the parameter
@@ -41,13 +43,14 @@ class GroupOptions(NamedTuple):
     maximize: bool
     idle_steps: list[Tensor]  # t and β̂ of the parameters that have state, but no gradient in this step
     idle_beta_hats: list[Tensor]
+    first_number: int | None = None  # of its first parameter, for stochastic rounding; None rounds to nearest
 
 
 class StepOptions(NamedTuple):
     """What holds for the whole optimizer in one step."""
 
     norm_scope: str
-    psi: str
+    psi: str | Psi
     unit_step: bool
     max_grad_norm: float | None
     nonfinite: str
@@ -70,7 +73,7 @@ class PartSums(NamedTuple):
 
 
 class Newest(NamedTuple):
-    """The largest step of a parameter group, and for Ψ = sqrt the β̂ that belongs to it."""
+    """The largest step of a parameter group, and unless Ψ is the identity the β̂ that belongs to it."""
 
     step: Tensor
     beta_hat: Tensor | None

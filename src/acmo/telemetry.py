@@ -63,8 +63,9 @@ class StepLog:
         """Enter a step, without waiting for it."""
         applied = record.applied
         if record.rows is not None and applied is not False:  # rows are skipped by themselves, though the step is taken
-            any_skipped = ((record.rows.skipped.sum() > 0) & applied).int()
-            self.skipped = (0 if self.skipped is None else self.skipped) + any_skipped
+            any_skipped = record.rows.skipped.sum() > 0
+            any_skipped = any_skipped if applied is True else any_skipped & applied
+            self.skipped = any_skipped.int() if self.skipped is None else self.skipped + any_skipped
         if applied is True:
             self.applied += 1
         # A step that only makes state (gradients and lr 0) is not taken, but nothing was skipped either.
@@ -203,7 +204,7 @@ def report_rows(record: StepRecord) -> list[dict[str, Any]]:
             {
                 "group": group,
                 "index": i,
-                "cos_min": own["cos_min"] if own["took_part"] else math.nan,
+                "cos_min": max(-1.0, min(1.0, own["cos_min"])) if own["took_part"] else math.nan,
                 "cos_mean": divide(own["cos_sum"], own["took_part"]),
                 "turned_share": divide(own["turned"], own["took_part"]),
             }
@@ -221,7 +222,7 @@ def measure_rows(
         return (x * y).sum(dims, keepdim=True)
 
     lengths = inner(g, g).sqrt() * inner(m, m).sqrt()
-    cos = torch.where(lengths > 0, inner(g, m) / torch.where(lengths > 0, lengths, 1.0), 0.0)
+    cos = torch.where(lengths == 0, 0.0, inner(g, m) / torch.where(lengths == 0, 1.0, lengths))
     squares = [torch.where(moves, inner(x, x), 0.0).sum() for x in (raw, g, before, m)]
     lowest = torch.where(moves, cos, torch.inf)
     cos_min = lowest.min() if lowest.numel() else torch.full_like(squares[0], torch.inf)

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from acmo import native
 from acmo.backends import row_kernel
-from acmo.backends.row_kernel import RowNorms, RowNumbers, RowTensor, rounding_bits, rounding_seed, step_rows
+from acmo.backends.row_kernel import RowNorms, RowNumbers, RowTensor, step_rows
 from acmo.native import DTYPE_CODES, Kernel
+from acmo.rounding import rounding_bits, rounding_seed
 from tests.support import row_oracle
 from tests.support.row_oracle import Numbers
 
@@ -351,7 +352,7 @@ def test_stochastic_rounding_adds_the_documented_bits(scope: str, shape: tuple[i
     p, m, g = normal(shape, 0, torch.bfloat16), normal(shape, 1, m_dtype), normal(shape, 2, torch.bfloat16)
     wide_p, wide_m = p.float(), m.clone()
     run(wide_p, wide_m, g.float(), scope)
-    seed, index = rounding_seed(12, 3), 2**32 - 100
+    seed, index = int(rounding_seed(12, 3)), 2**32 - 100
     run(p, m, g, scope, seed=seed, first_index=index)
     random = rounding_bits(torch.arange(index, index + p.numel()), seed).view(shape)
     want = (wide_p.view(torch.int32).long() + random).to(torch.int32) >> 16

@@ -26,12 +26,29 @@ def test_the_signature_is_the_one_that_is_documented():
         "lr": 0.3, "momentum": 0.9, "delta": 1e-8, "weight_decay": 0.0, "decoupled_weight_decay": False,
         "norm_scope": "global", "unit_step": False, "psi": "identity", "max_grad_norm": None, "projection": None,
         "process_group": None,
-        "momentum_dtype": None, "nonfinite": "skip", "maximize": False, "foreach": None, "fused": None,
-        "differentiable": False,
+        "momentum_dtype": None, "stochastic_rounding": False, "nonfinite": "skip", "maximize": False,
+        "foreach": None, "fused": None, "differentiable": False,
     }  # fmt: skip
     assert list(p) == ["params", *expected]
     assert {name: p[name].default for name in expected} == expected
     assert [n for n, q in p.items() if q.kind is not q.KEYWORD_ONLY] == ["params", *list(expected)[:4]]
+
+
+def test_row_acmo_shows_every_option_and_its_own_defaults():
+    ours, theirs = (dict(inspect.signature(cls).parameters) for cls in (acmo.RowACMo, acmo.ACMo))
+    assert list(ours) == list(theirs)
+    assert [p.kind for p in ours.values()] == [p.kind for p in theirs.values()]
+    differing = {name: p.default for name, p in ours.items() if p.default != theirs[name].default}
+    assert differing == {
+        "lr": 1e-3,
+        "delta": 0.0,
+        "decoupled_weight_decay": True,
+        "norm_scope": "auto",
+        "unit_step": "rms",
+    }
+    opt = acmo.RowACMo([parameter()])
+    given = {name: p.default for name, p in ours.items() if name not in ("params", "process_group")}
+    assert {name: opt.defaults[name] for name in given} == given
 
 
 BAD: list[tuple[str, Any, str]] = [
@@ -60,6 +77,7 @@ BAD: list[tuple[str, Any, str]] = [
     ("projection", 3.0, r"3\.0"),
     ("process_group", 1, "1"),
     ("maximize", "no", "'no'"),
+    ("stochastic_rounding", 1, "1"),
     ("decoupled_weight_decay", 0.0, r"0\.0"),
     ("differentiable", None, "None"),
     ("foreach", "yes", "'yes'"),

@@ -143,6 +143,26 @@ def test_gradient_against_the_moment_leaves_no_rounding_step(beta: float, backen
 
 
 @every_backend
+@pytest.mark.parametrize("scope", ["global", "tensor", "row"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("missing", [1e-5, 1e-7, 1e-9, 1e-12])
+def test_a_nearly_vanishing_moment_steps_by_one_or_not_at_all(
+    missing: float, dtype: torch.dtype, scope: str, backend: Backend
+):
+    torch.manual_seed(0)
+    p = nn.Parameter(torch.zeros(4, 16, dtype=dtype))
+    opt = ACMo([p], lr=1.0, momentum=1 - missing, delta=0.0, norm_scope=scope, unit_step=True, **backend)
+    g = torch.randn(4, 16, dtype=dtype)
+    p.grad = g
+    opt.step()
+    before = p.detach().clone()
+    p.grad = -g
+    opt.step()
+    for length in (before - p.detach()).square().mean(1 if scope == "row" else (0, 1)).sqrt().reshape(-1).tolist():
+        assert length == 0 or length == pytest.approx(1.0, rel=0.02)
+
+
+@every_backend
 @pytest.mark.parametrize("scope", ["global", "group", "tensor"])
 def test_unit_step_of_wider_scopes_has_root_mean_square_one(scope: str, backend: Backend):
     torch.manual_seed(0)

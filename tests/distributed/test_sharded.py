@@ -31,6 +31,7 @@ SCOPES = ("global", "group", "tensor")
 OPTIONS = [
     {"weight_decay": 0.1, "max_grad_norm": 3.0},
     {"weight_decay": 0.1, "max_grad_norm": 3.0, "decoupled_weight_decay": True, "psi": "sqrt"},
+    {"weight_decay": 0.1, "unit_step": True, "lr": 0.02},
 ]
 BACKENDS: dict[torch.dtype, Any] = {torch.float32: {}, torch.float64: {"foreach": True}}
 LAYOUTS = {

@@ -20,6 +20,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "no unit step": {"unit_step": False, "decoupled_weight_decay": False, "lr": 0.02},
     "clipped": {"unit_step": False, "max_grad_norm": 3.0, "lr": 0.02},
     "int8": {"momentum_dtype": torch.int8},
+    "psi": {"psi": sharded_rows.limit_growth, "unit_step": False, "lr": 0.02, "delta": 0.1},
     "int8 by column": {"momentum_dtype": torch.int8, "norm_scope": "column", "unit_step": False, "lr": 0.02},
 }
 LAYOUTS = {

@@ -32,6 +32,7 @@ CASES: dict[str, dict[str, Any]] = {
     "float32": {},
     "int8": INT8,
     "int8 by column": {**INT8, "norm_scope": "column", "decoupled_weight_decay": False},
+    "psi": {"psi": sharded_rows.limit_growth, "unit_step": False, "lr": 0.02, "delta": 0.1},
     "tensor lr": {"lr": torch.tensor(0.1), **INT8},
 }
 

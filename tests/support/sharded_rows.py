@@ -126,6 +126,11 @@ def whole_state(net: Tensors, opt: Any) -> list[Tensor]:
     return found
 
 
+def limit_growth(beta_hat: Tensor, previous: Tensor, t: Tensor) -> Tensor:
+    """Ψ: a β̂ grows by a tenth at most."""
+    return torch.minimum(beta_hat, 1.1 * previous)
+
+
 class Tap:
     """torch.distributed as `acmo.sharding` sees it, with what a rank gives to each collective: (group size, bytes).
 

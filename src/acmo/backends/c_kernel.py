@@ -134,10 +134,10 @@ def can_pass(part: Part) -> bool:
     return explain_unfit(part) is None
 
 
-def require(parts: Sequence[Part]) -> None:
-    """For ``fused=True``: raise where the kernel cannot step a part."""
-    for part in parts:
-        why = explain_unfit(part)
+def require(parts: Sequence[Part], rounds: Sequence[bool]) -> None:
+    """For ``fused=True``: raise where the kernel cannot step a part. ``rounds``: those of stochastic rounding."""
+    for part, rounding in zip(parts, rounds, strict=True):
+        why = "it rounds stochastically only by row" if rounding else explain_unfit(part)
         if why is None:
             continue
         raise RuntimeError(f"fused=True, but the C kernel cannot be used: {why}. With fused=None, foreach is used.")

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from acmo.backends.scalars import PartScalars
 from acmo.backends.tensor_layout import flatten
+from acmo.rounding import write_params
 from acmo.step_data import GroupOptions, Part, StepOptions, scalar_dtype
 
 TensorList = list[Tensor] | tuple[Tensor, ...]
@@ -92,7 +93,8 @@ def update(part: Part, group: GroupOptions, options: StepOptions, scalars: PartS
             torch._foreach_clamp_min_(part.moments, torch.finfo(torch.float16).min)
         torch._foreach_mul_(g, list((-alpha).unbind()) if isinstance(alpha, Tensor) and alpha.ndim else -alpha)
         for x, p in zip(g, part.params, strict=True):
-            p.copy_(x.add_(p.to(dtype).mul_(theta_factor) if group.decoupled else p))
+            x.add_(p.to(dtype).mul_(theta_factor) if group.decoupled else p)
+        write_params(part, group, g)
     return sum_squares(part.moments)
 
 

@@ -10,7 +10,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from acmo.quantise import dequantise, quantise
+from acmo.psi import Psi, call_psi
+from acmo.quantise import LEVELS
+from acmo.rounding import write_params
 from acmo.scopes import count_entries, reduced_dims
 from acmo.step_data import GroupOptions, Part, RowNorms, StepOptions
 
@@ -27,23 +29,31 @@ class RowSums(NamedTuple):
     grad_sq: Tensor | None = None  # ‖g‖² of line 4; None: without coupled decay it is that of line 2
 
 
-def take_rows(part: Part, group: GroupOptions, factor: Tensor | None) -> tuple[list[Tensor], list[Tensor]]:
-    """Return g of line 3 and m_{t−1}, in the precision of the arithmetic."""
+def take_gradients(part: Part, group: GroupOptions, factor: Tensor | None) -> list[Tensor]:
+    """Return g of line 3: as stored where that is the same, else in the precision of the arithmetic."""
     wide = wide_dtype(part)
+    if factor is None and not group.coupled_decay:
+        return part.grads
     grads = [g.to(wide) for g in part.grads]
     if factor is not None:
         grads = list(torch._foreach_mul(grads, factor.to(part.params[0].device, wide)))
     if group.coupled_decay:
         thetas = [p.to(wide) for p in part.params]
         grads = list(torch._foreach_add(grads, thetas, alpha=group.coupled_decay))
+    return grads
+
+
+def take_moments(part: Part) -> list[Tensor]:
+    """Return m_{t−1}: as stored, or of int8 what the bytes stand for."""
     if not part.moment_scales:
-        return grads, [m.to(wide) for m in part.moments]
-    return grads, [dequantise(q, s, wide) for q, s in zip(part.moments, part.moment_scales, strict=True)]
+        return part.moments
+    scales = spread_scales(part, join(part.moment_scales).to(wide_dtype(part)))
+    return list(torch._foreach_mul(part.moments, scales))
 
 
 def sum_rows(part: Part, group: GroupOptions, factor: Tensor | None) -> RowSums:
     """Return the sums of every row on this rank, with ⟨g, m⟩: what other ranks add to, where rows are cut."""
-    grads, moments = take_rows(part, group, factor)
+    grads, moments = take_gradients(part, group, factor), take_moments(part)
     sums = sum_dtype(part)
     raw = join(norms_of(part, part.grads))
     raw = raw if factor is None else raw * factor.to(raw).abs()
@@ -62,7 +72,7 @@ def step_part(
     should_step: Tensor | None,
     sums: RowSums | None = None,
 ) -> RowNorms:
-    """Step one part in place.
+    """Step one part in place. The number of operations per tensor is small, and does not depend on its rows.
 
     Args:
       part, group, options: as every backend gets them.
@@ -70,123 +80,229 @@ def step_part(
       should_step: a bool tensor where only the device knows whether the step is taken (a GradScaler), else None.
       sums: of `sum_rows` over all ranks, where rows are cut.
     """
-    p0, wide, sum_type = part.params[0], wide_dtype(part), sum_dtype(part)
-    grads, moments = take_rows(part, group, factor)
-    raw = norms_of(part, part.grads) if sums is None else []
-    shapes = [x.shape for x in raw] or [
-        torch.Size([1 if i in d else size for i, size in enumerate(p.shape)])
-        for p, d in zip(part.params, dims_of(part), strict=True)
-    ]
-    sizes = [shape.numel() for shape in shapes]
+    wide, propagate = wide_dtype(part), options.nonfinite == "propagate"
+    should_step = None if should_step is None else should_step.to(part.params[0].device)
+    rows = find_rows(part)
+    grads, moments = take_gradients(part, group, factor), take_moments(part)
     if sums is None:
-        G_raw = join(raw) if factor is None else join(raw) * factor.to(raw[0]).abs()
-        G = join(norms_of(part, grads)) if group.coupled_decay else G_raw
-        M = join(norms_of(part, moments))
+        lists = [part.grads, moments, *([grads] if group.coupled_decay else [])]
+        norms = join([x for tensors in lists for x in norms_of(part, tensors)]).view(len(lists), -1)
+        stored, M, G = norms[0], norms[1], norms[-1]
+        G_raw = stored if factor is None else stored * factor.to(stored).abs()
+        G = G if group.coupled_decay else G_raw
     else:
         G_raw, M = sums.raw_grad_sq.sqrt(), sums.moment_sq.sqrt()
-        G = G_raw if sums.grad_sq is None else sums.grad_sq.sqrt()
+        stored, G = G_raw, G_raw if sums.grad_sq is None else sums.grad_sq.sqrt()
 
-    # Which rows move, and by what: 4, 5.
-    moves = (join(raw) if sums is None else G_raw) != 0
-    finite = torch.isfinite(G)
-    if options.nonfinite != "propagate":
-        moves = moves & finite
+    # 4, 5  which rows move, and m = g + weight · (m / divisor); a row that does not move keeps its m
+    finite, moves = torch.lt(G, torch.inf), torch.ne(stored, 0)
+    if not propagate:
+        moves &= finite
     if should_step is not None:
-        moves = moves & should_step.to(moves.device)
-    has_moment = moves & (M != 0)
-    divisor = torch.where(has_moment, M + group.delta, 1.0)
-    weight = torch.where(moves, torch.where(has_moment, group.momentum * G, 0.0), 1.0)
+        moves &= should_step
+    stays, has_moment, ones = ~moves, torch.ne(M, 0) & moves, torch.ones_like(G)
+    divisor = torch.where(has_moment, M + group.delta if group.delta else M, ones)
+    weight = torch.where(moves, G * group.momentum, ones)
+    if propagate:  # β̂ is applied as 0 where m = 0, also beside an infinite g
+        weight = weight.masked_fill(moves & ~has_moment, 0.0)
+    if callable(options.psi):
+        weight = limit_weight(part, group, options.psi, rows, G, M, divisor, weight, moves)
 
-    def spread(values: Tensor) -> list[Tensor]:
-        return [v.view(s) for v, s in zip(torch.split(values.to(wide), sizes), shapes, strict=True)]
-
-    # 6  m = g + βG · (m / (M + δ)); a row that does not move keeps its m
-    rows_move = [v.view(s) for v, s in zip(torch.split(moves, sizes), shapes, strict=True)]
-    grads = [torch.where(move, g, 0.0) for move, g in zip(rows_move, grads, strict=True)]
-    moments = list(torch._foreach_div(moments, spread(divisor)))
-    torch._foreach_mul_(moments, spread(weight))
+    # 6
+    is_state = moments is part.moments and moments[0].dtype == wide
+    grads = [g.masked_fill(stay, 0.0) for g, stay in zip(grads, rows.spread(stays), strict=True)]
+    divisors, weights = rows.spread(divisor.to(wide)), rows.spread(weight.to(wide))
+    if is_state:
+        torch._foreach_div_(moments, divisors)
+    else:
+        moments = list(torch._foreach_div(moments, divisors))
+    torch._foreach_mul_(moments, weights)
     torch._foreach_add_(moments, grads)
+    kept = weight * (M / divisor)  # ‖m_t − g‖
     if sums is None:
         N = join(norms_of(part, moments))
     else:  # ‖m_t‖² = ‖g‖² + 2b⟨g, m⟩ + b²‖m‖², in float64
-        b = weight / divisor
-        N = (G.square() + 2 * b * sums.inner + (b * M).square()).clamp(min=0.0).sqrt()
+        N = (G.square() + 2 * (weight / divisor) * sums.inner + kept.square()).clamp(min=0.0).sqrt()
         N = torch.where(moves, N, M)
-    least = (ROUNDING_LEVEL if sums is None else ROUNDING_LEVEL_OF_CUT)[wide]
-    vanishes = moves & (least * G >= N) & finite
-    if options.unit_step:
-        torch._foreach_mul_(moments, spread(torch.where(vanishes, 0.0, 1.0)))
+    rests = stays
+    if may_vanish(group, options):
+        vanishes = torch.le(N, G * (ROUNDING_LEVEL if sums is None else ROUNDING_LEVEL_OF_CUT)[wide]) & moves & finite
+        rests = stays | vanishes
+        if options.unit_step:
+            torch._foreach_mul_(moments, rows.spread((~vanishes).to(wide)))
 
     # 7, 8  θ = (1 − αλ) θ − α u
-    alpha = group.lr.to(p0.device, sum_type) if isinstance(group.lr, Tensor) else group.lr
-    steps = moves & ~vanishes if options.unit_step else moves
-    length = torch.ones_like(N)
-    if options.unit_step:
-        roots = [sqrt(count_entries(part.scope, o.shape)) for o in part.owners]
-        root_n = torch.cat([N.new_full((size,), root) for size, root in zip(sizes, roots, strict=True)])
-        length = torch.where(finite, root_n / torch.where(steps, N, 1.0), torch.nan)
-    limit = torch.finfo(wide).max
-    coefficient = spread(torch.where(steps, (-alpha * length).clamp(-limit, limit), 0.0))
-    thetas = [p.to(wide) for p in part.params] if p0.dtype != wide else part.params
-    if group.decoupled:
-        kappa = group.theta_factor.to(N) if isinstance(group.theta_factor, Tensor) else group.theta_factor
-        decays = finite if options.nonfinite != "propagate" else torch.ones_like(finite)
-        decays = decays if should_step is None else decays & should_step.to(decays.device)
-        torch._foreach_mul_(thetas, spread(torch.where(decays, kappa, torch.ones_like(N))))
-    torch._foreach_addcmul_(thetas, moments, coefficient)
+    coefficient = find_coefficient(part, group, options, rows, N, rests if options.unit_step else stays)
+    if propagate and options.unit_step:  # what is let through spreads over its row
+        coefficient = coefficient.masked_fill(moves & ~finite, torch.nan)
+    decays = None if propagate else finite
+    if should_step is not None:
+        decays = should_step.expand_as(finite) if decays is None else decays & should_step
+    thetas = decay(part, group, rows, ones, decays)
+    torch._foreach_addcmul_(thetas, moments, rows.spread(coefficient.to(wide)))
     if thetas is not part.params:
-        torch._foreach_copy_(part.params, thetas)
+        write_params(part, group, thetas)
+    skips = torch.zeros_like(finite) if propagate else ~finite
+    result = measure_rows(RowVectors(G_raw, G, M, N, kept, ones, moves, stays, has_moment, rests, skips), rows)
     if part.moment_scales:
-        for q, scale, m, move in zip(part.moments, part.moment_scales, moments, rows_move, strict=True):
-            quantise(m, q, scale, move.flatten(1).any(1).expand(len(scale)))
-    else:
+        quantise_rows(part, moments, moves, result.took_part)
+    elif not is_state:
         if part.moments[0].dtype == torch.float16:  # an infinite m would be NaN after the next step
             torch._foreach_clamp_max_(moments, torch.finfo(torch.float16).max)
             torch._foreach_clamp_min_(moments, torch.finfo(torch.float16).min)
         torch._foreach_copy_(part.moments, moments)
-
-    if options.nonfinite == "propagate":
-        finite = torch.ones_like(finite)  # nothing is skipped
-    return measure_rows(G_raw, G, M, N, moves, finite, group, sizes)
+    return result
 
 
-def measure_rows(
-    G_raw: Tensor,
+def may_vanish(group: GroupOptions, options: StepOptions) -> bool:
+    """Return whether ‖m_t‖ may be rounding. Without a callable Ψ it is at least (1 − β) ‖g‖."""
+    return callable(options.psi) or group.momentum > 0.999
+
+
+def find_coefficient(
+    part: Part, group: GroupOptions, options: StepOptions, rows: "Rows", N: Tensor, rests: Tensor
+) -> Tensor:
+    """Return −α, for a unit step −α √n / ‖m_t‖, for every row; 0 for rows that do not step."""
+    alpha = group.lr.to(N) if isinstance(group.lr, Tensor) else group.lr
+    if not options.unit_step:
+        return torch.full_like(N, -1.0).mul_(alpha).masked_fill_(rests, 0.0)
+    roots = [sqrt(count_entries(part.scope, o.shape)) or 1.0 for o in part.owners]
+    if len(set(roots)) == 1:
+        rms = N / roots[0]
+    else:
+        rms = torch.cat(torch._foreach_div(list(torch.split(N, rows.sizes)), roots))
+    return rms.reciprocal_().mul_(-alpha).clamp_(min=-torch.finfo(wide_dtype(part)).max).masked_fill_(rests, 0.0)
+
+
+def decay(part: Part, group: GroupOptions, rows: "Rows", ones: Tensor, decays: Tensor | None) -> list[Tensor]:
+    """Line 7: return θ to be stepped, in the precision of the arithmetic; rows that are skipped do not decay."""
+    wide = wide_dtype(part)
+    is_state, kappa = part.params[0].dtype == wide, group.theta_factor
+    if not group.decoupled or (isinstance(kappa, float | int) and kappa == 1):
+        return part.params if is_state else [p.to(wide) for p in part.params]
+    kappa = kappa.to(ones) if isinstance(kappa, Tensor) else kappa
+    factors = ones * kappa if decays is None else ones.masked_fill(decays, kappa)
+    if not is_state:  # the products are of the factors' dtype
+        return list(torch._foreach_mul(part.params, rows.spread(factors.to(wide))))
+    torch._foreach_mul_(part.params, rows.spread(factors.to(wide)))
+    return part.params
+
+
+def limit_weight(
+    part: Part,
+    group: GroupOptions,
+    psi: Psi,
+    rows: "Rows",
     G: Tensor,
     M: Tensor,
-    N: Tensor,
+    divisor: Tensor,
+    weight: Tensor,
     moves: Tensor,
-    finite: Tensor,
-    group: GroupOptions,
-    sizes: Sequence[int],
-) -> RowNorms:
+) -> Tensor:
+    """Line 5 by a callable: return β̂ · divisor for every row, and write the β̂ that the next step compares with."""
+    previous = join(part.beta_hats)
+    t = torch.cat([(t + 1).to(G).reshape(1).expand(size) for t, size in zip(part.steps, rows.sizes, strict=True)])
+    line_4 = G * (group.momentum / group.delta) if group.delta else torch.full_like(G, torch.inf)
+    given = weight / divisor
+    beta_hat = call_psi(psi, torch.where(M == 0, line_4, given), previous, t)
+    kept = torch.where(moves & (G != 0), torch.where(M == 0, line_4, beta_hat), previous)
+    torch._foreach_copy_(part.beta_hats, list(torch.split(kept, rows.sizes)))
+    # Where Ψ changes nothing, the weight stays as it is: β̂ alone may overflow.
+    return torch.where(moves & (M != 0) & (beta_hat != given), beta_hat * divisor, weight)
+
+
+def quantise_rows(part: Part, moments: list[Tensor], moves: Tensor, took_part: Tensor) -> None:
+    """Write int8 moments and their scales, as `acmo.quantise` does; dimension 0 of a tensor has one scale per row.
+
+    Bytes that are divided by the scale that they had stay what they were: so do rows that do not move.
+    """
+    old = join(part.moment_scales)
+    lengths = [len(scale) for scale in part.moment_scales]
+    largest = [torch.linalg.vector_norm(m, torch.inf, dim=tuple(range(1, m.ndim))) for m in moments]
+    new = (torch.cat(largest) / LEVELS).to(old.dtype)
+    if part.scope != "row":  # a scale is of entries in many columns: it is new if one of them moved
+        moved = torch.gt(took_part, 0).unbind()
+        moves = torch.cat([x.expand(length) for x, length in zip(moved, lengths, strict=True)])
+    new = torch.where(moves, new, old)
+    torch._foreach_copy_(list(part.moment_scales), list(torch.split(new, lengths)))
+    torch._foreach_div_(moments, spread_scales(part, new.masked_fill(new == 0, 1.0).to(moments[0].dtype)))
+    torch._foreach_round_(moments)
+    torch._foreach_clamp_max_(moments, LEVELS)
+    torch._foreach_clamp_min_(moments, -LEVELS)
+    torch._foreach_copy_(part.moments, moments)
+
+
+class RowVectors(NamedTuple):
+    """What is known of every row of a part after its step."""
+
+    G_raw: Tensor
+    G: Tensor
+    M: Tensor
+    N: Tensor
+    kept: Tensor  # ‖m_t − g‖
+    ones: Tensor
+    moves: Tensor
+    stays: Tensor
+    has_moment: Tensor  # and moves
+    rests: Tensor  # stays, or ‖m_t‖ is rounding
+    skips: Tensor
+
+
+def measure_rows(x: RowVectors, rows: "Rows") -> RowNorms:
     """Return the sums and cosines of each tensor, over the rows that moved.
 
-    ⟨m_t, g⟩ follows from the norms: ‖m_t − g‖ = βG · M/(M + δ).
+    ⟨m_t, g⟩ and ⟨m_{t−1}, g⟩ follow from the norms.
     """
-    kept = torch.where(M == 0, 0.0, group.momentum * G * M / torch.where(M == 0, 1.0, M + group.delta))
-    inner = (N.square() + G.square() - kept.square()) / 2  # ⟨m_t, g⟩
-    cos = (inner / torch.where(moves & (N > 0), G * N, 1.0)).clamp(-1.0, 1.0)
-    turned = moves & (M != 0) & (inner < G.square())
-    zero = torch.zeros_like(G)
-    columns = [
-        torch.where(moves, G_raw.square(), zero),
-        torch.where(moves, G.square(), zero),
-        torch.where(moves, M.square(), zero),
-        torch.where(moves, N.square(), zero),
-        torch.ones_like(G),
-        moves.to(G),
-        (~finite).to(G),
-        torch.where(moves, cos, zero),
-        turned.to(G),
-    ]
-    table = torch.stack(columns)
-    raw, grad, before, after, rows, took_part, skipped, cos_sum, turned_rows = torch.stack(
-        [own.sum(1) for own in torch.split(table, list(sizes), dim=1)], dim=1
+    squares = torch.stack((x.G_raw, x.G, x.M, x.N, x.kept)).square()
+    G_sq, N_sq, kept_sq = squares[1], squares[3], squares[4]
+    twice = N_sq - (G_sq + kept_sq)  # 2⟨m_t − g, g⟩
+    turned = torch.lt(twice, 0) & x.has_moment
+    cos = (torch.add(G_sq, twice, alpha=0.5) / (x.G * x.N)).masked_fill_(x.rests, 0.0)
+    sums = squares[:4].masked_fill(x.stays, 0.0)
+    table = torch.stack((*sums.unbind(), x.ones, x.moves, x.skips, cos, turned))
+    raw, grad, before, after, count, took_part, skipped, cos_sum, turned_rows = torch.stack(
+        [own.sum(1) for own in torch.split(table, rows.sizes, dim=1)], dim=1
     ).unbind()
-    lowest = torch.split(torch.where(moves, cos, torch.inf), list(sizes))
-    cos_min = torch.stack([x.min() if x.numel() else x.new_full((), torch.inf) for x in lowest])
-    return RowNorms(raw, grad, before, after, rows, took_part, skipped, cos_min, cos_sum, turned_rows)
+    lowest = torch.split(cos.masked_fill(x.stays, torch.inf), rows.sizes)
+    cos_min = torch.stack([own.min() if own.numel() else own.new_full((), torch.inf) for own in lowest])
+    return RowNorms(raw, grad, before, after, count, took_part, skipped, cos_min, cos_sum, turned_rows)
+
+
+class Rows(NamedTuple):
+    """The rows of a part, one after the other: how many each tensor has, and the shape that broadcasts over it."""
+
+    sizes: list[int]
+    shapes: list[torch.Size]
+
+    def spread(self, values: Tensor) -> list[Tensor]:
+        """Return one tensor per parameter, which broadcasts over it, from one value per row."""
+        return spread(values, self.sizes, self.shapes)
+
+
+def find_rows(part: Part) -> Rows:
+    """Return the sizes and shapes of a part's rows."""
+    shapes = [
+        torch.Size([1 if i in reduced else size for i, size in enumerate(p.shape)])
+        for p, reduced in zip(part.params, dims_of(part), strict=True)
+    ]
+    return Rows([shape.numel() for shape in shapes], shapes)
+
+
+def spread_scales(part: Part, values: Tensor) -> list[Tensor]:
+    """Return one tensor per parameter, which broadcasts over it, from one value per slice along dimension 0."""
+    shapes = [torch.Size([m.shape[0], *[1] * (m.ndim - 1)]) for m in part.moments]
+    return spread(values, [shape[0] for shape in shapes], shapes)
+
+
+def spread(values: Tensor, sizes: list[int], shapes: list[torch.Size]) -> list[Tensor]:
+    """Return one tensor per parameter: views of the values, two operations where the shapes differ in one dimension."""
+    patterns = {(len(shape), next((i for i, size in enumerate(shape) if size != 1), 0)) for shape in shapes if shape}
+    ndims = {len(shape) for shape in shapes}
+    if len(ndims) == 1 and len({dim for _, dim in patterns} | ({0} if not patterns else set())) == 1 and patterns:
+        ((ndim, dim),) = patterns
+        view = values.view(*[1] * dim, -1, *[1] * (ndim - dim - 1))
+        return list(torch.split(view, sizes, dim=dim))
+    return [v.view(s) for v, s in zip(torch.split(values, sizes), shapes, strict=True)]
 
 
 def wide_dtype(part: Part) -> torch.dtype:

@@ -13,6 +13,7 @@ from torch.autograd.graph import increment_version
 from torch.nn import Parameter
 
 from acmo import native
+from acmo.rounding import find_first_index, rounding_seed, rounds_randomly
 from acmo.scopes import count_entries
 from acmo.step_data import GroupOptions, Part, RowNorms, StepOptions
 
@@ -52,7 +53,7 @@ class RowTensor(NamedTuple):
       unit_step: u = √n m/‖m‖ instead of u = m.
       scale: float32, one per row, for an int8 moment.
       propagate: compute rows that are not finite as they come, instead of skipping them.
-      seed: for stochastic rounding of a bfloat16 parameter (see `rounding_seed`); None rounds to nearest.
+      seed: for stochastic rounding of a bfloat16 parameter (see `acmo.rounding`); None rounds to nearest.
       first_index: of the first entry in the whole, unsharded tensor, for the random bits.
     """
 
@@ -87,6 +88,10 @@ def step_part(
         float(group.theta_factor),
     )
     scope, propagate = SCOPE_CODES[part.scope], options.nonfinite == "propagate"
+    seeds: list[int] | None = None
+    if group.first_number is not None and rounds_randomly(part, group):
+        numbers_of = [group.first_number + i for i in part.indices]
+        seeds = rounding_seed(torch.stack(part.steps), torch.tensor(numbers_of, device="cpu")).tolist()
     tensors = []
     dense = [
         [x.contiguous() for x in xs] for xs in (part.params, part.moments, part.grads)
@@ -100,6 +105,8 @@ def step_part(
                 *(p, m, g, rows, p.numel() // rows if rows else 0, scope, numbers, sqrt(entries), options.unit_step),
                 part.moment_scales[j] if part.moment_scales else None,
                 propagate,
+                None if seeds is None else seeds[j],
+                0 if seeds is None else find_first_index(part.owners[j]) or 0,
             )
         )
     result = step_rows(tensors)
@@ -111,7 +118,7 @@ def step_part(
     return result
 
 
-def can_step(part: Part) -> bool:
+def can_step(part: Part, group: GroupOptions) -> bool:
     """Return whether the kernel can step a part by row."""
     p, m = part.params[0], part.moments[0]
     return (
@@ -124,6 +131,7 @@ def can_step(part: Part) -> bool:
         and m.dtype in CODES
         and set(map(get_dtype, part.grads)) == {p.dtype}
         and not (part.scope == "column" and part.owners[0].is_complex())
+        and not (rounds_randomly(part, group) and None in map(find_first_index, part.owners))
     )
 
 
@@ -186,29 +194,3 @@ def pack(tensors: Sequence[RowTensor]) -> tuple["array[int]", "array[float]"]:
         floats.extend(letter)
     floats.extend(roots)
     return array("q", values), floats
-
-
-def rounding_seed(step: int, number: int) -> int:
-    """Return the 32 bits that key the stochastic rounding of parameter `number` in step `step`."""
-    seed = int(mix_bits(torch.tensor(step & 0xFFFFFFFF))) ^ (number & 0xFFFFFFFF)
-    return int(mix_bits(torch.tensor(seed)))
-
-
-def rounding_bits(index: Tensor, seed: int) -> Tensor:
-    """Return the 16 random bits (int64) of each entry, as native/row_convert.h has them.
-
-    A float32 θ becomes bfloat16 by adding these to its bits, as an integer, and dropping the lower half.
-
-    Args:
-      index: int64, of entries in the whole tensor.
-      seed: 32 bits.
-    """
-    return mix_bits((index & 0xFFFFFFFF) ^ seed) >> 16
-
-
-def mix_bits(h: Tensor) -> Tensor:
-    """Return a hash of 32 bits in int64, by two multiplications modulo 2^32 (lowbias32 without its last shift)."""
-    h = h ^ (h >> 16)
-    h = (h * 0x7FEB352D) & 0xFFFFFFFF
-    h = h ^ (h >> 15)
-    return (h * 0x846CA68B) & 0xFFFFFFFF

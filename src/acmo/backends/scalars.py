@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from acmo import sharding
+from acmo.psi import call_psi
 from acmo.step_data import GroupOptions, Newest, NonFiniteGradient, Part, PartSums, ShardedSums, StepOptions
 
 
@@ -22,7 +23,7 @@ class Scalars(NamedTuple):
     sums: list[PartSums]  # of pass 1, over all ranks, always [n]
     grad_sqs: list[Tensor]  # line 4's ‖g‖² of each tensor, likewise
     beta_hats: list[Tensor]  # as applied
-    kept_beta_hats: list[Tensor]  # what Ψ = sqrt compares with at the next step
+    kept_beta_hats: list[Tensor]  # what Ψ compares with at the next step
     step_factors: list[Tensor | None]  # of unit steps
     steps: list[Tensor]  # t
     all_ranks: Tensor | None  # as in `StepRecord`
@@ -39,7 +40,7 @@ class PartScalars(NamedTuple):
 
 
 class ScopeNorms(NamedTuple):
-    """Line 4's ‖g‖ and ‖m‖ of a scope, its t, and the β̂ that Ψ = sqrt compares with (None for the identity)."""
+    """Line 4's ‖g‖ and ‖m‖ of a scope, its t, and the β̂ that Ψ compares with (None for the identity)."""
 
     grad: Tensor
     moment: Tensor
@@ -105,14 +106,14 @@ def compute_scalars(
     applied: list[Tensor] = []
     kept: list[Tensor] = []
     for part, scope in zip(parts, scopes, strict=True):
-        beta_hat, to_keep = calibrate(scope, groups[part.group])
+        beta_hat, to_keep = calibrate(scope, groups[part.group], options)
         applied.append(beta_hat)
         kept.append(to_keep)
         factors.append(find_step_factor(scope, beta_hat, parts[0]) if options.unit_step else None)
     all_ranks = None
     if options.process_group is not None:
         nan = torch.full_like(raw_total, torch.nan)  # ‖m_t‖² arrives with the next message, a tensor's own β̂ never
-        beta_hats = {k: calibrate(scope, groups[k])[0] for k, scope in by_scope.items()}
+        beta_hats = {k: calibrate(scope, groups[k], options)[0] for k, scope in by_scope.items()}
         all_ranks = torch.stack(
             [
                 torch.stack((own.raw_grad_sq, group_sqs[k], own.moment_sq, nan, beta_hats.get(k, nan)))
@@ -144,13 +145,17 @@ def square_line_4(sums: PartSums, group: GroupOptions, c: Tensor, options: StepO
     return torch.where(c == 1, sums.decayed_sq, clipped.clamp(min=0.0))
 
 
-def calibrate(scope: ScopeNorms, group: GroupOptions) -> tuple[Tensor, Tensor]:
+def calibrate(scope: ScopeNorms, group: GroupOptions, options: StepOptions) -> tuple[Tensor, Tensor]:
     """Lines 4 and 5: return the β̂ to apply and the β̂ to keep for the next step."""
     beta_hat = kept = group.momentum * scope.grad / (scope.moment + group.delta)
     if scope.previous is not None:
-        beta_hat = torch.minimum(beta_hat, (scope.t / (scope.t - 1)).sqrt() * scope.previous)
         # Where m = 0 line 4's β̂ is kept; a step with g = 0 keeps what was there, or momentum would stay 0 forever.
         line_4 = kept if group.delta else torch.full_like(kept, torch.inf)
+        if callable(options.psi):
+            beta_hat = torch.where(scope.moment == 0, line_4, beta_hat)
+            beta_hat = call_psi(options.psi, beta_hat, scope.previous, scope.t.to(beta_hat))
+        else:
+            beta_hat = torch.minimum(beta_hat, (scope.t / (scope.t - 1)).sqrt() * scope.previous)
         kept = torch.where(scope.grad == 0, scope.previous, torch.where(scope.moment == 0, line_4, beta_hat))
     return torch.where(scope.moment == 0, 0.0, beta_hat), kept
 
@@ -161,7 +166,8 @@ def find_step_factor(scope: ScopeNorms, beta_hat: Tensor, part: Part) -> Tensor:
     assert scope.entries is not None
     square = scope.grad.square() + 2 * beta_hat * scope.grad_moment + (beta_hat * scope.moment).square()
     length = square.clamp(min=0.0).sqrt()
-    vanishes = length <= (1e-14 if part.params[0].dtype == torch.float64 else 1e-6) * scope.grad
+    # A difference of sums in float64 resolves ‖m_t‖ to 1e-8 of ‖g‖.
+    vanishes = length <= (1e-7 if part.params[0].dtype == torch.float64 else 1e-6) * scope.grad
     factor = torch.where(vanishes, 0.0, scope.entries.sqrt() / torch.where(vanishes, 1.0, length))
     return torch.where(torch.isfinite(scope.grad), factor, torch.nan)  # what "propagate" lets through spreads
 
@@ -247,7 +253,7 @@ def sum_by_group(parts: Sequence[Part], rows: Sequence[Tensor]) -> dict[int, Par
 def find_newest(
     parts: Sequence[Part], groups: Sequence[GroupOptions], options: StepOptions, home: Tensor
 ) -> dict[int, Newest]:
-    """Return the largest step of each group that has any, and for Ψ = sqrt the β̂ that belongs to it.
+    """Return the largest step of each group that has any, and unless Ψ is the identity the β̂ that belongs to it.
 
     Parameters without a gradient count: theirs may be the newest.
     """
@@ -258,7 +264,7 @@ def find_newest(
             continue
         steps = stack([t for part in own for t in part.steps] + group.idle_steps, home)
         step, beta_hat = steps.max(), None
-        if options.psi == "sqrt":
+        if options.psi != "identity":
             beta_hats = stack([b for part in own for b in part.beta_hats] + group.idle_beta_hats, home)
             beta_hat = torch.where(steps == step, beta_hats, 0.0).max()  # the newest agree; indexing would wait
         newest[k] = Newest(step, beta_hat)

@@ -40,7 +40,7 @@ CONVERSION(double_hold_f16, double, f16, hold_f16_d(to, load_f64_d(from)))
  *     h = index ^ seed;  h ^= h >> 16;  h *= 0x7FEB352D;  h ^= h >> 15;  h *= 0x846CA68B;  r = h >> 16
  * (C. Wellons' lowbias32 without its last shift), and the result is the upper half of (bits of x) + r: the lower half of x,
  * 16 bits, is the probability of the number farther from 0. What bfloat16 has exactly stays as it is; a NaN stays one.
- * acmo.backends.row_kernel.rounding_bits has the same r on tensors. */
+ * acmo.rounding.rounding_bits has the same r on tensors. */
 INLINE vu random_16_bits(vu index, uint32_t seed) {
     vu h = index ^ seed;
     h ^= h >> 16, h *= 0x7FEB352Du, h ^= h >> 15, h *= 0x846CA68Bu;
