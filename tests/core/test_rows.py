@@ -271,6 +271,17 @@ def test_impossible_options_get_an_error_that_names_them(options: dict[str, Any]
         RowACMo([nn.Parameter(torch.ones(2, 2))], **options)
 
 
+def test_unit_step_that_a_user_sets_to_true_is_rms():
+    params = [nn.Parameter(torch.zeros(3, 5)) for _ in range(2)]
+    opt = ACMo([{"params": [p]} for p in params], lr=1.0, norm_scope="row", unit_step="rms")
+    opt.param_groups[0]["unit_step"] = True  # as ZeroRedundancyOptimizer does before every step
+    for p in params:
+        p.grad = torch.randn(3, 5)
+    opt.step()
+    for p in params:
+        torch.testing.assert_close(p.detach().square().mean(1), torch.ones(3))
+
+
 def test_global_scope_does_not_mix_with_rows():
     groups = [
         {"params": [nn.Parameter(torch.ones(2, 2))]},

@@ -290,13 +290,12 @@ def spread_scales(part: Part, values: Tensor) -> list[Tensor]:
 
 
 def spread(values: Tensor, sizes: list[int], shapes: list[torch.Size]) -> list[Tensor]:
-    """Return one tensor per parameter: views of the values, two operations where the shapes differ in one dimension."""
-    patterns = {(len(shape), next((i for i, size in enumerate(shape) if size != 1), 0)) for shape in shapes if shape}
+    """Return one tensor per parameter: views of the values, made together where all lie along the same dimension."""
     ndims = {len(shape) for shape in shapes}
-    if len(ndims) == 1 and len({dim for _, dim in patterns} | ({0} if not patterns else set())) == 1 and patterns:
-        ((ndim, dim),) = patterns
-        view = values.view(*[1] * dim, -1, *[1] * (ndim - dim - 1))
-        return list(torch.split(view, sizes, dim=dim))
+    dims = {i for shape in shapes for i, size in enumerate(shape) if size != 1} or {0}
+    if len(ndims) == len(dims) == 1 and shapes[0]:
+        (ndim,), (dim,) = ndims, dims
+        return list(torch.split(values.view(*[1] * dim, -1, *[1] * (ndim - dim - 1)), sizes, dim=dim))
     return [v.view(s) for v, s in zip(torch.split(values, sizes), shapes, strict=True)]
 
 
