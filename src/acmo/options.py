@@ -57,7 +57,8 @@ def check_group(group: dict[str, Any], others: Sequence[dict[str, Any]] = ()) ->
                 f"'global' and 'group' are one for the whole optimizer"
             )
         for key in OPTIMIZER_WIDE:
-            if group[key] != other[key] and {group[key], other[key]} != {True, "rms"}:  # which are the same
+            same = group[key] == other[key] or (key == "unit_step" and {group[key], other[key]} == {True, "rms"})
+            if not same:
                 raise ValueError(
                     f"{key} is one for the whole optimizer, got {group[key]!r} in one group, {other[key]!r} in another"
                 )
