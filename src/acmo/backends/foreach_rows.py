@@ -213,7 +213,10 @@ def quantise_rows(part: Part, moments: list[Tensor], moves: Tensor, took_part: T
     """
     old = join(part.moment_scales)
     lengths = [len(scale) for scale in part.moment_scales]
-    largest = [torch.linalg.vector_norm(m, torch.inf, dim=tuple(range(1, m.ndim))) for m in moments]
+    largest = [
+        torch.linalg.vector_norm(m, torch.inf, dim=tuple(range(1, m.ndim))) if m.numel() else m.new_zeros(len(m))
+        for m in moments
+    ]
     new = (torch.cat(largest) / LEVELS).to(old.dtype)
     if part.scope != "row":  # a scale is of entries in many columns: it is new if one of them moved
         moved = torch.gt(took_part, 0).unbind()
