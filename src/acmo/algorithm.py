@@ -103,7 +103,7 @@ def step(parts: Sequence[Part], groups: Sequence[GroupOptions], options: StepOpt
             u = (factor * x.m.to(factor.dtype)).to(x.m.dtype)
             x.theta = torch.where(moves, x.theta - x.group.lr * u, x.theta)
             x.m = x.m if scope.dims is None else torch.where(moves, x.m, old)
-            store(x, scope.t)
+            store(x, scope.t, moves)
         if scope.dims is not None:
             raw = members[0].part.grads[members[0].j]
             rows.append(measure_rows(raw, members[0].g, old, members[0].m, scope.dims, moves, decays))

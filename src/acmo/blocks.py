@@ -89,8 +89,8 @@ def find_nonfinite(blocks: Sequence[Block], sums: Tensor) -> tuple[int, int] | N
     return min([(x.part.group, x.part.indices[x.j]) for x in bad], default=None)
 
 
-def store(x: Block, t: float) -> None:
-    """Write θ, m and t. A float16 m saturates: an infinite one would be NaN after the next step."""
+def store(x: Block, t: float, moves: Tensor) -> None:
+    """Write θ, m and t; int8 only in rows that move. A float16 m saturates: an infinite one would become NaN."""
     p = x.part.params[x.j]
     if rounds_randomly(x.part, x.group):
         seed = find_seed(x.part, x.group, x.j)
@@ -100,6 +100,7 @@ def store(x: Block, t: float) -> None:
     x.part.steps[x.j].fill_(t)
     m = x.part.moments[x.j]
     if x.part.moment_scales:
-        quantise(x.m, m, x.part.moment_scales[x.j])
+        scale = x.part.moment_scales[x.j]
+        quantise(x.m, m, scale, moves.flatten(1).any(1).expand(len(scale)))
     else:
         m.copy_(x.m.clamp(-FLOAT16_MAX, FLOAT16_MAX) if m.dtype == torch.float16 else x.m)

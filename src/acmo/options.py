@@ -33,7 +33,7 @@ def check_group(group: dict[str, Any], others: Sequence[dict[str, Any]] = ()) ->
         check_one_of("psi", group["psi"], PSIS)
     elif group["fused"]:
         raise ValueError(f"psi={group['psi']!r} is a callable, which no kernel can call: leave fused at None")
-    check_one_of("unit_step", group["unit_step"], UNIT_STEPS)
+    check_one_of("unit_step", group["unit_step"], (True, *UNIT_STEPS))
     check_one_of("nonfinite", group["nonfinite"], NONFINITE_POLICIES)
     check_momentum_dtype(group["momentum_dtype"], group["norm_scope"])
     for name in FLAGS:
@@ -57,7 +57,8 @@ def check_group(group: dict[str, Any], others: Sequence[dict[str, Any]] = ()) ->
                 f"'global' and 'group' are one for the whole optimizer"
             )
         for key in OPTIMIZER_WIDE:
-            if group[key] != other[key]:
+            same = group[key] == other[key] or (key == "unit_step" and {group[key], other[key]} == {True, "rms"})
+            if not same:
                 raise ValueError(
                     f"{key} is one for the whole optimizer, got {group[key]!r} in one group, {other[key]!r} in another"
                 )

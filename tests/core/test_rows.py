@@ -238,6 +238,27 @@ def test_int8_moment_is_the_quantised_one_of_the_oracle(scope: str, backend: Bac
 
 
 @every_backend
+def test_int8_moments_of_empty_tensors_and_idle_rows_stay(backend: Backend):
+    generator = torch.Generator().manual_seed(0)
+    params = [nn.Parameter(torch.zeros(s)) for s in [(3, 0), (0, 3), (300, 40), (40, 2)]]  # the last goes by column
+    opt = RowACMo(params, momentum_dtype=torch.int8, **backend)
+    for t in range(3):
+        before = [{key: x.clone() for key, x in opt.state[p].items()} for p in params]
+        for p in params:
+            p.grad = torch.randn(p.shape, generator=generator)
+        if t:
+            params[2].grad[1:] = 0.0
+            params[3].grad.zero_()
+        opt.step()
+        if t == 0:  # bytes that no step would have stored: the largest of a row is 127
+            opt.state[params[2]]["momentum_buffer"][1:].div_(2, rounding_mode="trunc")
+    for key in ("momentum_buffer", "momentum_scale"):
+        assert torch.equal(opt.state[params[2]][key][1:], before[2][key][1:])
+        assert not torch.equal(opt.state[params[2]][key][:1], before[2][key][:1])
+        assert torch.equal(opt.state[params[3]][key], before[3][key])
+
+
+@every_backend
 def test_telemetry_reports_every_parameters_cosines(backend: Backend):
     torch.manual_seed(0)
     params = [nn.Parameter(torch.zeros(3, 5)), nn.Parameter(torch.zeros(4))]
@@ -269,6 +290,17 @@ def test_telemetry_reports_every_parameters_cosines(backend: Backend):
 def test_impossible_options_get_an_error_that_names_them(options: dict[str, Any], quoted: str):
     with pytest.raises(ValueError, match=quoted):
         RowACMo([nn.Parameter(torch.ones(2, 2))], **options)
+
+
+def test_unit_step_that_a_user_sets_to_true_is_rms():
+    params = [nn.Parameter(torch.zeros(3, 5)) for _ in range(2)]
+    opt = ACMo([{"params": [p]} for p in params], lr=1.0, norm_scope="row", unit_step="rms")
+    opt.param_groups[0]["unit_step"] = True  # as ZeroRedundancyOptimizer does before every step
+    for p in params:
+        p.grad = torch.randn(3, 5)
+    opt.step()
+    for p in params:
+        torch.testing.assert_close(p.detach().square().mean(1), torch.ones(3))
 
 
 def test_global_scope_does_not_mix_with_rows():

@@ -218,7 +218,10 @@ def quantise_rows(part: Part, moments: list[Tensor], moves: Tensor, took_part: T
     """
     old = join(part.moment_scales)
     lengths = [len(scale) for scale in part.moment_scales]
-    largest = [torch.linalg.vector_norm(m, torch.inf, dim=tuple(range(1, m.ndim))) for m in moments]
+    largest = [
+        torch.linalg.vector_norm(m, torch.inf, dim=tuple(range(1, m.ndim))) if m.numel() else m.new_zeros(len(m))
+        for m in moments
+    ]
     new = (torch.cat(largest) / LEVELS).to(old.dtype)
     if part.scope != "row":  # a scale is of entries in many columns: it is new if one of them moved
         moved = torch.gt(took_part, 0).unbind()
@@ -295,13 +298,12 @@ def spread_scales(part: Part, values: Tensor) -> list[Tensor]:
 
 
 def spread(values: Tensor, sizes: list[int], shapes: list[torch.Size]) -> list[Tensor]:
-    """Return one tensor per parameter: views of the values, two operations where the shapes differ in one dimension."""
-    patterns = {(len(shape), next((i for i, size in enumerate(shape) if size != 1), 0)) for shape in shapes if shape}
+    """Return one tensor per parameter: views of the values, made together where all lie along the same dimension."""
     ndims = {len(shape) for shape in shapes}
-    if len(ndims) == 1 and len({dim for _, dim in patterns} | ({0} if not patterns else set())) == 1 and patterns:
-        ((ndim, dim),) = patterns
-        view = values.view(*[1] * dim, -1, *[1] * (ndim - dim - 1))
-        return list(torch.split(view, sizes, dim=dim))
+    dims = {i for shape in shapes for i, size in enumerate(shape) if size != 1} or {0}
+    if len(ndims) == len(dims) == 1 and shapes[0]:
+        (ndim,), (dim,) = ndims, dims
+        return list(torch.split(values.view(*[1] * dim, -1, *[1] * (ndim - dim - 1)), sizes, dim=dim))
     return [v.view(s) for v, s in zip(torch.split(values, sizes), shapes, strict=True)]
 
 
