@@ -9,9 +9,9 @@ from tests.support.paths import ROOT
 
 pytest.importorskip("optuna", reason='needs the lab: pip install "acmo[lab]"')
 
-from acmo.lab import results
-from acmo.lab.plan import make_plan, presets, read_toml
+from acmo.lab.config.plan import make_plan, presets, read_toml
 from acmo.lab.report.publish import overview, page, recomputed
+from acmo.lab.results import comparison_folder as results
 
 RESULTS = ROOT / "docs" / "results"
 PUBLISHED = sorted(path.parent for path in RESULTS.glob("*/comparison.json"))

@@ -1,7 +1,7 @@
 """Rows as a comparison writes them, made up, and the summary of such rows."""
 
-from acmo.lab.plan import make_plan
-from acmo.lab.summary import summarise
+from acmo.lab.config.plan import make_plan
+from acmo.lab.results.summary import summarise
 
 
 def row(label: str, role: str, seed: int, lr: float, valid: float | None, test: float | None = None, **more) -> dict:

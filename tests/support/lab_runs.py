@@ -5,9 +5,9 @@ from pathlib import Path
 
 import torch
 
-from acmo.lab import checkpoints, metrics
-from acmo.lab.config import RunConfig, run_config
-from acmo.lab.runs import Progress
+from acmo.lab.config.run_options import RunConfig, run_config
+from acmo.lab.runs import checkpoints, metrics
+from acmo.lab.runs.run_folder import Progress
 from tests.support.paths import SUPPORT
 
 TASKS = SUPPORT / "lab_tasks.py"

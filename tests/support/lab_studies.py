@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from acmo.lab.storage import Store, sqlite_in
-from acmo.lab.studies import Spec, Studies
+from acmo.lab.studies.storage import Store, sqlite_in
+from acmo.lab.studies.trials import Spec, Studies
 
 LRS = [0.1, 0.05, 0.01, 0.005, 0.001, 0.0005]
 

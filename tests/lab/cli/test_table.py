@@ -3,7 +3,7 @@
 import pytest
 from rich.console import Console
 
-from acmo.lab.table import NARROW, WIDE, settings, verdict
+from acmo.lab.cli.verdict_table import NARROW, WIDE, settings, verdict
 from tests.support.lab_command import run_command
 from tests.support.lab_rows import full_rows, summary_of
 

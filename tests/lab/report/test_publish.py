@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from acmo.lab.cli import main
-from acmo.lab.cli.report import sum_up
+from acmo.lab.cli.report_command import sum_up
 from acmo.lab.errors import LabError
-from acmo.lab.report import figures
+from acmo.lab.report import paper_figures as figures
 from acmo.lab.report.evidence import gather
 from acmo.lab.report.publish import difference, overview, page, publish, recomputed, verdict
-from acmo.lab.results import load, read_lines
+from acmo.lab.results.comparison_folder import load, read_lines
 from tests.support.lab_folders import write_comparison, write_run
 
 FILES = {"comparison.json", "trials.jsonl", "summary.json", "summary.csv", "README.md"}

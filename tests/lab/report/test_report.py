@@ -9,7 +9,8 @@ import pytest
 
 from acmo.lab.cli import main
 from acmo.lab.errors import LabError
-from acmo.lab.report import figures, paper, sentences, speed, tuning, words, write
+from acmo.lab.report import paper, sentences, speed, tuning, words, write
+from acmo.lab.report import paper_figures as figures
 from acmo.lab.report.curves import band
 from acmo.lab.report.evidence import gather
 from acmo.lab.report.paper import original

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from acmo.lab.cli import main
-from acmo.lab.cli.report import sum_up
-from acmo.lab.compare import Compare
+from acmo.lab.cli.report_command import sum_up
+from acmo.lab.config.plan import make_plan
 from acmo.lab.errors import LabError
-from acmo.lab.plan import make_plan
 from acmo.lab.report import write
 from acmo.lab.report.evidence import gather
-from acmo.lab.results import load, read_lines
-from acmo.lab.storage import Store, sqlite_in
+from acmo.lab.results.comparison_folder import load, read_lines
+from acmo.lab.studies.comparison import Compare
+from acmo.lab.studies.storage import Store, sqlite_in
 from tests.support.lab_folders import write_comparison, write_run
 from tests.support.paths import SUPPORT
 
@@ -153,6 +153,6 @@ def test_folder_is_locked_while_it_is_checked(tmp_path, monkeypatch):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         looked.append(path.name)
 
-    monkeypatch.setattr("acmo.lab.results.read_json", read)
+    monkeypatch.setattr("acmo.lab.results.comparison_folder.read_json", read)
     comparison._prepare()
     assert looked == ["comparison.json"]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acmo.lab.stats import (
+from acmo.lab.results.stats import (
     NO_DIFFERENCE,
     bootstrap_interval,
     budget_curve,
@@ -18,7 +18,7 @@ from acmo.lab.stats import (
     target_score,
     time_to_target,
 )
-from acmo.lab.worker import thinned
+from acmo.lab.studies.worker import thinned
 
 scores = st.floats(0, 1)
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from acmo.lab.results import flatten
-from acmo.lab.stats import NO_DIFFERENCE
-from acmo.lab.summary import chosen
+from acmo.lab.results.comparison_folder import flatten
+from acmo.lab.results.stats import NO_DIFFERENCE
+from acmo.lab.results.summary import chosen
 from tests.support.lab_rows import full_rows, row, summary_of
 
 

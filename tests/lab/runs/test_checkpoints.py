@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 import torch
 
-from acmo.lab import atomic, checkpoints, metrics, randomness
-from acmo.lab.config import RunConfig
+from acmo.lab import atomic
+from acmo.lab.config.run_options import RunConfig
 from acmo.lab.errors import LabError
-from acmo.lab.runs import run
+from acmo.lab.runs import checkpoints, metrics, randomness
+from acmo.lab.runs.run_folder import run
 from acmo.rivals import REGISTRY
 from tests.support.lab_runs import Stop, assert_same, assert_same_bits, stop_at
 from tests.support.lab_runs import checkpointed_config as config
@@ -33,7 +34,7 @@ import torch
 torch.set_num_threads(1)
 from acmo.lab.config import RunConfig
 from acmo.lab.errors import LabError
-from acmo.lab.runs import run
+from acmo.lab.runs.run_folder import run
 if len(sys.argv) > 3:
     import resource
     resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]),) * 2)

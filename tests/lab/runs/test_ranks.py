@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from acmo.lab import metrics
-from acmo.lab.config import RunConfig
-from acmo.lab.runs import Result, run
+from acmo.lab.config.run_options import RunConfig
+from acmo.lab.runs import metrics
+from acmo.lab.runs.run_folder import Result, run
 from tests.support.lab_runs import final_weights
 from tests.support.lab_runs import task_config as config
 
@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 torch.set_num_threads(1)
 from acmo.lab.config import RunConfig
-from acmo.lab.runs import run
+from acmo.lab.runs.run_folder import run
 print(run(RunConfig.model_validate_json(sys.argv[1]), Path(sys.argv[2])))
 """
 

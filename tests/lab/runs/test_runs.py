@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from acmo.lab import metrics
-from acmo.lab.config import run_config
+from acmo.lab.config.optimizers import build
+from acmo.lab.config.run_options import run_config
+from acmo.lab.config.schedules import Schedule
 from acmo.lab.errors import LabError
-from acmo.lab.optimizers import build
-from acmo.lab.runs import Progress, Result, run
-from acmo.lab.schedules import Schedule
+from acmo.lab.runs import metrics
+from acmo.lab.runs.run_folder import Progress, Result, run
 from tests.support.lab_runs import TASKS, final_weights
 from tests.support.lab_runs import task_config as config
 
@@ -300,7 +300,7 @@ def test_waiting_costs_no_time_that_counts(tmp_path):
 def test_a_run_does_not_mind_frozen_flags(tmp_path: Path):
     code = (
         "import torch; torch.backends.disable_global_flags()\n"
-        "from acmo.lab.randomness import deterministic\n"
+        "from acmo.lab.runs.randomness import deterministic\n"
         "with deterministic(True): assert not torch.backends.cudnn.benchmark"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, timeout=600)

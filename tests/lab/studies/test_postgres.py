@@ -18,8 +18,8 @@ from tests.support.paths import ROOT
 
 pytest.importorskip("psycopg", reason='no driver: pip install "acmo[postgres]"')
 
-from acmo.lab.storage import Store
-from acmo.lab.studies import Studies
+from acmo.lab.studies.storage import Store
+from acmo.lab.studies.trials import Studies
 from tests.support.lab_studies import LRS, spec
 
 PASSWORD = "s3cr3t@of/the:server"
@@ -91,8 +91,8 @@ def url():
 WORKER = """
 import sys, time
 sys.path.insert(0, sys.argv[3])
-from acmo.lab.storage import Store
-from acmo.lab.studies import Studies
+from acmo.lab.studies.storage import Store
+from acmo.lab.studies.trials import Studies
 from tests.support.lab_studies import result, spec
 found = Studies(Store(sys.argv[1], heartbeat=1, grace=3), [spec(name=sys.argv[2])], "worker")
 found.enqueue()
@@ -139,7 +139,7 @@ def test_workers_share_the_grid_and_survive_a_killed_one(url):
 
 def test_a_lock_is_given_back_when_its_holder_is_killed(url):
     hold = "with Store(sys.argv[1]).lock():\n    print('held', flush=True)\n    time.sleep(600)"
-    code = f"import sys, time\nfrom acmo.lab.storage import Store\n{hold}"
+    code = f"import sys, time\nfrom acmo.lab.studies.storage import Store\n{hold}"
     holder = subprocess.Popen([sys.executable, "-c", code, url], stdout=subprocess.PIPE, text=True)
     assert holder.stdout.readline() == "held\n"
     holder.kill()

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from acmo.lab import provenance
 from acmo.lab.errors import LabError
-from acmo.lab.storage import Store, scrub
+from acmo.lab.runs import provenance
+from acmo.lab.studies.storage import Store, scrub
 
 
 @pytest.mark.parametrize("secret", ["it's", 'qu"ote', "two words", "tab\tbed", "a", "p/w?x#y", "%27%20"])
@@ -67,7 +67,7 @@ def test_database_error_during_a_comparison_is_a_sentence(tmp_path):
 
 def test_resume_command_has_no_password_in_any_quoting(tmp_path, monkeypatch, capsys):
     from acmo.lab.cli import main
-    from acmo.lab.compare import Compare
+    from acmo.lab.studies.comparison import Compare
 
     url = "postgresql://me:it's secret@host/db"
     monkeypatch.chdir(tmp_path)

@@ -7,12 +7,12 @@ import time
 
 import pytest
 
+from acmo.lab.config.grids import describe, drawn_points, grid_of, points_of
+from acmo.lab.config.plan import Contender, make_plan
 from acmo.lab.errors import LabError
-from acmo.lab.grids import describe, drawn_points, grid_of, points_of
-from acmo.lab.plan import Contender, make_plan
-from acmo.lab.stages import Goal, run_counts, tuning_spec, tuning_waves
-from acmo.lab.storage import Store, scrub, sqlite_in
-from acmo.lab.studies import Spec, Studies, require_all
+from acmo.lab.studies.stages import Goal, run_counts, tuning_spec, tuning_waves
+from acmo.lab.studies.storage import Store, scrub, sqlite_in
+from acmo.lab.studies.trials import Spec, Studies, require_all
 from acmo.rivals import REGISTRY
 from tests.support.lab_studies import LRS, finish_all, result, spec, studies
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from acmo.lab import atomic
 from acmo.lab.report.evidence import gather
-from acmo.lab.report.page import render
+from acmo.lab.report.html_page import render
 
 
 def write(folder: Path | str) -> Path:

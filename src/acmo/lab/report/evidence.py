@@ -7,11 +7,11 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from acmo.lab import results
+from acmo.lab.config.plan import make_plan
 from acmo.lab.errors import LabError
-from acmo.lab.plan import make_plan
 from acmo.lab.report.words import count
-from acmo.lab.summary import select, summarise
+from acmo.lab.results import comparison_folder as results
+from acmo.lab.results.summary import select, summarise
 
 Row = dict[str, Any]
 Lines = dict[str, list[Row]]  # by kind

@@ -10,15 +10,16 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from acmo.lab import atomic, results
+from acmo.lab import atomic
+from acmo.lab.config.grids import describe
+from acmo.lab.config.plan import make_plan, presets
 from acmo.lab.errors import LabError
-from acmo.lab.grids import describe
-from acmo.lab.plan import make_plan, presets
 from acmo.lab.report import words
 from acmo.lab.report.evidence import Row, gather
-from acmo.lab.report.figures import draw, draw_rates
-from acmo.lab.stages import run_counts
-from acmo.lab.summary import flat_rows, summarise
+from acmo.lab.report.paper_figures import draw, draw_rates
+from acmo.lab.results import comparison_folder as results
+from acmo.lab.results.summary import flat_rows, summarise
+from acmo.lab.studies.stages import run_counts
 
 FORMATS = ("svg", "png")
 DATA = "DIR"  # in place of the folder of the data, which is another one on every machine

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from acmo.lab import provenance
+from acmo.lab.runs import provenance
 
 _HOME = re.compile(
     r"(?<![\w.~-])(?:/home/[^/\s:'\"]+|/Users/[^/\s:'\"]+|/root|[A-Z]:\\Users\\[^\\\s:'\"]+)(?=[/\\]|$|[\s:'\"])"

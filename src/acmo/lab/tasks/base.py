@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from acmo.lab.config.schedules import Schedule
 from acmo.lab.errors import LabError
 from acmo.lab.objects import nearest
-from acmo.lab.schedules import Schedule
 
 Split = Literal["valid", "test"]
 

@@ -8,11 +8,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from acmo.lab.models import NETS
-from acmo.lab.schedules import Schedule
+from acmo.lab.config.schedules import Schedule
 from acmo.lab.tasks.augment import crop_and_flip
 from acmo.lab.tasks.base import Recipe
 from acmo.lab.tasks.classification import Classification
+from acmo.lab.tasks.models import NETS
 
 
 @dataclass(frozen=True)

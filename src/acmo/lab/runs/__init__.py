@@ -1,0 +1,1 @@
+"""One run: one optimizer, one setting, one seed, in a folder."""
