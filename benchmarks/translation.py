@@ -79,8 +79,8 @@ def _tight(model: torch.nn.Module, batch: dict[str, Tensor]) -> Tensor:
 def lab(config: RunConfig, size: str) -> tuple[float, float]:
     """The same by the lab: its loop with all that it does between steps."""
     from acmo.lab.config.optimizers import build
+    from acmo.lab.results.metrics_file import MetricsWriter, read_metrics
     from acmo.lab.runs import randomness
-    from acmo.lab.runs.metrics import Metrics, read
     from acmo.lab.runs.ranks import Ranks
 
     task = task_of(config, size)
@@ -89,12 +89,12 @@ def lab(config: RunConfig, size: str) -> tuple[float, float]:
     training = Training(task, model, build(config.optimizer, config.settings, model), Ranks(torch.device("cpu")))
     training.log_every = 1
     with tempfile.TemporaryDirectory() as folder, randomness.deterministic(True):
-        training.metrics = Metrics(Path(folder))
+        training.metrics = MetricsWriter(Path(folder))
         start = time.process_time()
         training.run(None, lambda logged: False, lambda: None)
         seconds = time.process_time() - start
         training.metrics.close()
-        return seconds, read(Path(folder), "train")[-1]["loss"]
+        return seconds, read_metrics(Path(folder)).of("train")[-1]["loss"]
 
 
 def main() -> None:

@@ -112,7 +112,8 @@ def test_the_readme_prints_an_angle(capsys: pytest.CaptureFixture[str]):
 
 @pytest.mark.parametrize("page", with_blocks("toml"), ids=name)
 def test_every_toml_block_is_a_plan(page: Path, tmp_path: Path):
-    from acmo.lab.config.plan import make_plan, read_toml
+    from acmo.lab.config.plan import make_plan
+    from acmo.lab.config.preset_files import read_toml
     from acmo.lab.studies.stages import run_counts
 
     for block in blocks(page, "toml"):
@@ -149,7 +150,8 @@ def test_every_acmo_command_line_parses_and_names_real_things(command: str, monk
 
     from acmo.lab.cli.app import app
     from acmo.lab.config.optimizers import find_factory
-    from acmo.lab.config.plan import ALIASES, find_preset, make_plan, parse_values, read_toml
+    from acmo.lab.config.plan import ALIASES, make_plan, parse_values
+    from acmo.lab.config.preset_files import find_preset, read_toml
     from acmo.lab.tasks import find_task
 
     monkeypatch.chdir(ROOT)

@@ -5,7 +5,8 @@ import math
 import pytest
 
 from acmo.lab.config.grids import check_names, drawn_points, grid_of, points_of
-from acmo.lab.config.plan import make_plan, presets, read_toml
+from acmo.lab.config.plan import make_plan
+from acmo.lab.config.preset_files import presets, read_toml
 from acmo.lab.config.run_options import run_config
 from acmo.lab.config.schedules import Schedule
 from acmo.lab.errors import LabError

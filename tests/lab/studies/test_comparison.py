@@ -14,9 +14,10 @@ import pytest
 
 from acmo.lab.config.plan import make_plan
 from acmo.lab.errors import LabError
-from acmo.lab.results.comparison_folder import load, read_lines
+from acmo.lab.results.comparison_folder import load, write_summary
 from acmo.lab.results.summary import summarise
-from acmo.lab.studies.comparison import Compare, write_summary
+from acmo.lab.results.tables import read_lines
+from acmo.lab.studies.comparison import Compare
 from acmo.lab.studies.storage import Store, sqlite_in
 
 SMALL = {
@@ -57,23 +58,23 @@ def test_every_optimizer_has_a_row_with_all_that_was_asked_for(done):
 
 def test_choice_uses_validation_data_and_test_data_is_read_last(done):
     out, summary, comparison = done
-    for row in comparison.rows:
-        assert (row["test"] is None) == (row["role"] == "tune")
-        kinds = [line["kind"] for line in read_lines(out / row["folder"] / "metrics.jsonl")]
-        assert kinds.count("test") == (row["role"] == "final")
+    for run in comparison.records:
+        assert (run.test is None) == (run.role == "tune")
+        kinds = [line["kind"] for line in read_lines(out / run.folder / "metrics.jsonl")]
+        assert kinds.count("test") == (run.role == "final")
     for row in summary["tasks"][0]["rows"]:
         tuned = {
-            r["settings"]["lr"]: r["valid"]["accuracy"]
-            for r in comparison.rows
-            if r["label"] == row["label"] and r["role"] == "tune"
+            r.settings["lr"]: r.valid["accuracy"]
+            for r in comparison.records
+            if r.label == row["label"] and r.role == "tune"
         }
         assert tuned[row["settings"]["lr"]] == max(tuned.values()) == row["valid"]
 
 
 def test_no_reported_run_has_the_seed_that_was_selected_with(done):
     _, _, comparison = done
-    assert {r["seed"] for r in comparison.rows if r["role"] == "tune"} == {0}
-    assert {r["seed"] for r in comparison.rows if r["role"] == "final"} == {1, 2}
+    assert {r.seed for r in comparison.records if r.role == "tune"} == {0}
+    assert {r.seed for r in comparison.records if r.role == "final"} == {1, 2}
 
 
 def test_the_same_command_again_does_nothing_and_says_the_same(done):
@@ -117,7 +118,10 @@ def test_the_files_are_plain_and_whole(done):
     assert [float(row["test.mean"]) for row in table] == [row["test"]["mean"] for row in summary["tasks"][0]["rows"]]
     with (out / "trials.csv").open() as file:
         assert (
-            len(list(csv.DictReader(file))) == len(list(read_lines(out / "trials.jsonl"))) == len(comparison.rows) == 12
+            len(list(csv.DictReader(file)))
+            == len(list(read_lines(out / "trials.jsonl")))
+            == len(comparison.records)
+            == 12
         )
     head = json.loads((out / "comparison.json").read_text())
     assert head["config"]["seeds"] == 2
@@ -128,15 +132,14 @@ def test_the_files_are_plain_and_whole(done):
 def test_what_is_loaded_is_what_was_run(done):
     out, summary, comparison = done
     found = load(out)
-    assert {r["run"] for r in found.runs} == {r["run"] for r in comparison.rows}
+    assert sorted(found.runs, key=lambda r: r.run) == sorted(comparison.records, key=lambda r: r.run)
     assert found.summary == json.loads(json.dumps(summary))
     assert {m["kind"] for m in found.metrics} == {"train", "valid", "test"}
     assert all(m["label"] in ("acmo", "sgd-momentum", "adam") for m in found.metrics)
-    rows = [
-        {**run, "curve": [[r["step"], r["seconds"], r["accuracy"]] for r in found.metrics_of(run, "valid")]}
-        for run in found.runs
-    ]
-    assert summarise(make_plan(found.plan), rows, found.scores) == summary
+    for run in found.runs:
+        lines = found.metrics_of(run, "valid")
+        assert run.curve == tuple((line["step"], line["seconds"], line["accuracy"]) for line in lines)
+    assert summarise(make_plan(found.plan), found.runs, found.scores) == summary
 
 
 def test_half_a_line_and_a_run_under_way_are_no_error(done, tmp_path):
@@ -145,7 +148,7 @@ def test_half_a_line_and_a_run_under_way_are_no_error(done, tmp_path):
     out, _, comparison = done
     copy = tmp_path / "copy"
     shutil.copytree(out, copy)
-    cut = copy / comparison.rows[0]["folder"]
+    cut = copy / comparison.records[0].folder
     with (cut / "metrics.jsonl").open("a") as file:
         file.write('{"kind": "train", "st')
     (cut / "result.json").unlink()
@@ -153,7 +156,7 @@ def test_half_a_line_and_a_run_under_way_are_no_error(done, tmp_path):
     (copy / "trials.jsonl").unlink()
     found = load(copy)
     assert len(found.runs) == 12
-    assert [r["status"] for r in found.runs].count("unfinished") == 1
+    assert [r.status for r in found.runs].count("unfinished") == 1
     assert found.summary is None
     assert all("kind" in m for m in found.metrics)
     summary = write_summary(copy, make_plan(found.plan), found.runs, found.scores)
@@ -196,7 +199,7 @@ def test_fixed_wd_gives_everyone_the_weight_decay_that_sgd_chose(tmp_path):
     summary, comparison = compare(tmp_path, **{**SMALL, **values, "grids": grids, "epochs": None})
     picked = summary["tasks"][0]["weight_decay"]
     assert picked in (0.0, 0.3)
-    assert all(r["settings"]["weight_decay"] == picked for r in comparison.rows if r["label"] == "adamw")
+    assert all(r.settings["weight_decay"] == picked for r in comparison.records if r.label == "adamw")
 
 
 @pytest.mark.slow

@@ -69,7 +69,8 @@ def compare(
 
       acmo compare --preset paper/cifar10-tuned-resnet50 --dry-run
     """
-    from acmo.lab.config.plan import ALIASES, MAY_CHANGE, find_preset, make_plan, parse_values, presets, read_toml, slug
+    from acmo.lab.config.plan import ALIASES, MAY_CHANGE, make_plan, parse_values, slug
+    from acmo.lab.config.preset_files import find_preset, presets, read_toml
 
     if preset is None and tasks is not None and len(tasks) == 1 and slug(tasks[0]) in presets():
         preset = slug(tasks[0])  # the one that ships for this task
@@ -172,31 +173,31 @@ def _execute(
         return
     comparison = Compare(plan, folder, store, workers, console=console, quiet=quiet)
     try:
-        summary = comparison.run(final=final)
+        found = comparison.run(final=final)
     except KeyboardInterrupt:
-        from acmo.lab.studies.storage import scrub
+        from acmo.lab.redaction import redact_passwords
 
-        command = shlex.join(["acmo", *(scrub(word, store.url) for word in sys.argv[1:])])
+        command = shlex.join(["acmo", *(redact_passwords(word, store.url) for word in sys.argv[1:])])
         console.print("Stopped; what is done is kept. To go on, give the same command again:", highlight=False)
         console.print(f"  {command}", highlight=False, markup=False, soft_wrap=True)
         raise typer.Exit(130) from None
-    show(console, summary, comparison.rows, final=final)
+    show(console, found, final=final)
     if final:
         from acmo.lab.cli.report_command import page
 
-        page(folder, console)
+        page(found, console)
     console.print(f"Results: {folder}", highlight=False, markup=False, soft_wrap=True)
 
 
-def show(console: Any, summary: dict[str, Any], rows: list[dict[str, Any]], *, final: bool) -> None:
+def show(console: Any, found: Any, *, final: bool) -> None:
     """Print the verdict, or the settings in order of preference if there is none yet."""
     from acmo.lab.cli.verdict_table import settings, verdict
 
-    for task in summary["tasks"]:
+    for task in found.summary["tasks"]:
         if final:
             console.print(verdict(task, console.width))
         else:
-            console.print(settings(task, rows))
+            console.print(settings(task, found.runs))
 
 
 def _for_some_of(grid: dict[str, Any], optimizers: set[str]) -> dict[str, Any]:

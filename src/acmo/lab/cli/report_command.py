@@ -31,13 +31,12 @@ def report(
     """
     if publish is not None and len(folders) > 1:
         raise LabError("--publish takes one comparison at a time")
-    for folder in folders:
-        sum_up(folder)
+    comparisons = [sum_up(folder) for folder in folders]
     if figures is not None:
         from acmo.lab.report.evidence import gather
         from acmo.lab.report.paper_figures import draw
 
-        for path in draw([gather(folder) for folder in folders], figures):
+        for path in draw([gather(found) for found in comparisons], figures):
             print(path)
     if publish is not None:
         from acmo.lab.report.publish import publish as write_out
@@ -46,37 +45,31 @@ def report(
             print(path)
 
 
-def sum_up(folder: Path) -> None:
-    """Write and show the summary of one folder."""
+def sum_up(folder: Path) -> Any:
+    """Write and show the summary of one folder, and return what it holds."""
     from rich.console import Console
 
     from acmo.lab.cli.verdict_table import verdict
     from acmo.lab.config.plan import make_plan
-    from acmo.lab.results.comparison_folder import load
-    from acmo.lab.studies.comparison import write_summary
+    from acmo.lab.results.comparison_folder import load, write_summary
 
     console = Console()
     found = load(folder)
     if found.plan and found.scores:
-        rows = []
-        for run in found.runs:
-            metric = found.scores[run["task"]]["metric"]
-            lines = found.metrics_of(run, "valid")
-            curve = [[r["step"], r["seconds"], r.get(metric)] for r in lines] or run.get("curve")
-            rows.append({**run, "curve": curve})
-        summary = write_summary(folder, make_plan(found.plan), rows, found.scores)
-        for task in summary["tasks"]:
+        found.summary = write_summary(folder, make_plan(found.plan), found.runs, found.scores)
+        for task in found.summary["tasks"]:
             console.print(verdict(task, console.width))
-    unfinished = sum(run["status"] == "unfinished" for run in found.runs)
+    unfinished = sum(run.status == "unfinished" for run in found.runs)
     if not found.runs:
         console.print(f"There is no run in {folder} yet.", highlight=False, markup=False)
     elif unfinished:
         console.print(f"{unfinished} of {len(found.runs)} runs are not finished.", highlight=False)
-    page(folder, console)
+    page(found, console)
+    return found
 
 
-def page(folder: Path, console: Any) -> None:
+def page(found: Any, console: Any) -> None:
     """Write the HTML report."""
     from acmo.lab.report import write
 
-    console.print(f"Report: {write(folder)}", highlight=False, markup=False, soft_wrap=True)
+    console.print(f"Report: {write(found)}", highlight=False, markup=False, soft_wrap=True)

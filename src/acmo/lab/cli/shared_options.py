@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from acmo.lab.config.plan import parse_value, presets, slug
+from acmo.lab.config.plan import parse_value, slug
+from acmo.lab.config.preset_files import presets
 from acmo.lab.errors import LabError
 
 

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from acmo.lab.config.grids import describe
+from acmo.lab.results.run_record import RunRecord, Score
 from acmo.lab.results.stats import NO_DIFFERENCE
 from acmo.lab.results.summary import select
 from acmo.lab.studies.progress import clock
@@ -55,17 +56,15 @@ def verdict(task: Mapping[str, Any], width: int = 200) -> Table:
     return table
 
 
-def settings(task: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> Table:
+def settings(task: Mapping[str, Any], runs: Iterable[RunRecord]) -> Table:
     """The settings that were tried on a task, best first."""
     metric = task["metric"]
     table = Table(title=escape(f"{task['task']}: settings by validation {metric}"), caption_justify="left")
     for name in ("optimizer", "setting", metric, "loss", "status"):
         table.add_column(name, justify="right" if name in (metric, "loss") else "left")
-    tried = select([dict(r) for r in rows if r["task"] == task["task"]], metric, task["best"])
-    for row in tried:
-        valid = row.get("valid") or {}
-        shown = [_number(valid.get(key), ".4g") for key in (metric, "loss")]
-        table.add_row(Text(row["label"]), Text(describe(row["settings"])), *shown, row["status"])
+    for run in select([r for r in runs if r.task == task["task"]], Score(metric, task["best"])):
+        shown = [_number(run.valid.get(key), ".4g") for key in (metric, "loss")]
+        table.add_row(Text(run.label), Text(describe(run.settings)), *shown, run.status)
     flags = [f"! {row['label']}: {edge}" for row in task["rows"] for edge in row["edges"]]
     table.caption = escape("\n".join(flags)) or None
     return table

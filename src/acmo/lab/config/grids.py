@@ -34,8 +34,9 @@ def grid_of(plan: Plan, contender: Contender, fixed_decay: float | None = None) 
         keep = set(entry.grid) if plan.grid == "full" else {"lr"}
         keep = keep - {"weight_decay"} | ({"weight_decay"} if plan.protocol != "default-wd" else set())
         grid = {o: [list(v) if isinstance(v, tuple) else v for v in vs] for o, vs in entry.grid.items() if o in keep}
-    known = None if entry is None else options_of(contender.optimizer)  # of one's own: whatever is said, without a look
-    grid |= {o: list(vs) for o, vs in plan.grids.get("all", {}).items() if known is None or o in known}
+    if "all" in plan.grids:  # of one's own optimizer: whatever is said, without a look
+        known = None if entry is None else options_of(contender.optimizer)
+        grid |= {o: list(vs) for o, vs in plan.grids["all"].items() if known is None or o in known}
     grid |= {o: list(vs) for o, vs in {**plan.grids.get(contender.label, {}), **contender.grid}.items()}
     if plan.protocol == "default-wd" and "weight_decay" not in contender.grid | plan.grids.get(contender.label, {}):
         grid.pop("weight_decay", None)
@@ -48,6 +49,13 @@ def grid_of(plan: Plan, contender: Contender, fixed_decay: float | None = None) 
             f'or in the TOML file under [grids."{contender.label}"]'
         )
     return grid
+
+
+def tried_values(plan: Plan) -> dict[str, Grid]:
+    """Return by label the values that are tried of each option, fixed ones among them; empty where they are drawn."""
+    if plan.sampler != "grid":
+        return {}
+    return {c.label: grid_of(plan, c) | {o: [v] for o, v in c.settings.items()} for c in plan.contenders()}
 
 
 def check_names(plan: Plan) -> None:
@@ -85,6 +93,24 @@ def drawn_points(grid: Mapping[str, list[Any]], n: int, seed: int) -> list[dict[
         if len(points) == n:
             break
     return points
+
+
+def planned_points(plan: Plan, grid: Grid) -> list[dict[str, Any]]:
+    """Return what is tried of a grid; nothing is known of it yet where TPE chooses."""
+    if plan.sampler == "random":
+        return drawn_points(grid, plan.trials or 0, plan.tune_seed)
+    return points_of(grid) if plan.sampler == "grid" else []
+
+
+def run_counts(plan: Plan) -> dict[str, dict[str, int]]:
+    """Return by contender how many runs tune it, and how many repeat its best setting, on one task."""
+    counts = {}
+    for contender in plan.contenders():
+        decay = 0.0 if plan.protocol == "fixed-wd" and contender.label != "sgd-momentum" else None
+        points = planned_points(plan, grid_of(plan, contender, decay))
+        tune = plan.trials if plan.trials and plan.sampler == "tpe" else len(points)
+        counts[contender.label] = {"tune": tune, "final": plan.seeds}
+    return counts
 
 
 def takes_weight_decay(optimizer: str) -> bool:

@@ -2,17 +2,18 @@
 
 import inspect
 from collections.abc import Mapping
-from typing import Any
-
-import torch
-from torch import nn
-from torch.optim import Optimizer
+from typing import TYPE_CHECKING, Any
 
 from acmo.lab.errors import LabError
 from acmo.lab.objects import load_object, nearest
+from acmo.rivals import REGISTRY
+
+if TYPE_CHECKING:  # torch takes seconds to import, and grids are read where nothing is trained
+    from torch import nn
+    from torch.optim import Optimizer
 
 
-def build(name: str, settings: Mapping[str, Any], model: nn.Module) -> Optimizer:
+def build(name: str, settings: Mapping[str, Any], model: "nn.Module") -> "Optimizer":
     """The optimizer of the model's trainable parameters; what is wrong with a setting is a `LabError`.
 
     Args:
@@ -20,6 +21,8 @@ def build(name: str, settings: Mapping[str, Any], model: nn.Module) -> Optimizer
       settings: options; a list stands for a tuple, the name of a dtype for the dtype.
       model: frozen parameters do not reach the optimizer.
     """
+    from torch.optim import Optimizer
+
     options = {key: _value(key, value) for key, value in settings.items()}
     params = [p for p in model.parameters() if p.requires_grad]
     factory = find_factory(name)
@@ -38,8 +41,6 @@ def build(name: str, settings: Mapping[str, Any], model: nn.Module) -> Optimizer
 
 def find_factory(name: str) -> Any:
     """What makes the optimizer called ``name``."""
-    from acmo.rivals import REGISTRY
-
     if name in REGISTRY:
         return REGISTRY[name].build
     if ":" in name:
@@ -50,16 +51,16 @@ def find_factory(name: str) -> Any:
     )
 
 
-def state_bytes(optimizer: Optimizer) -> int:
-    """What the optimizer keeps beside the parameters, in bytes."""
+def state_bytes(optimizer: "Optimizer") -> int:
+    """Return how many bytes the optimizer keeps beside the parameters."""
+    import torch
+
     tensors = (value for state in optimizer.state.values() for value in state.values() if torch.is_tensor(value))
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def options_of(name: str) -> list[str] | None:
     """The names of an optimizer's options; None where it takes any."""
-    from acmo.rivals import REGISTRY
-
     target = REGISTRY[name].optimizer if name in REGISTRY else find_factory(name)
     try:
         parameters = inspect.signature(target).parameters
@@ -74,6 +75,8 @@ def _value(key: str, value: Any) -> Any:
     if isinstance(value, list):
         return tuple(value)
     if key.endswith("dtype") and isinstance(value, str):
+        import torch
+
         dtype = getattr(torch, value, None)
         if not isinstance(dtype, torch.dtype):
             raise LabError(f"{key} {value!r} is no dtype of torch, such as bfloat16")

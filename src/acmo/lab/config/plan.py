@@ -8,26 +8,20 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from acmo.lab.config.preset_files import TomlText, line_of, open_toml
 from acmo.lab.config.run_options import RunOptions, Setting, sentence
-from acmo.lab.errors import LabError, missing_extra
+from acmo.lab.errors import LabError
 from acmo.lab.objects import nearest
-from acmo.lab.runs import provenance
+from acmo.lab.redaction import redact, redact_value
 
 PAPER = ("acmo", "sgd-momentum", "adam", "amsgrad", "adamw", "padam", "adabound")
 ALIASES = {"sgd": "sgd-momentum"}
-PRESETS = Path(__file__).parents[1] / "presets"
 
 # More seeds or contenders, or another place of the data: still the same comparison. Anything else makes another one.
 MAY_CHANGE = {
     "title", "needs", "optimizers", "contender", "seeds", "trials", "baselines",
     "data", "device", "tensorboard", "keep_checkpoints", "checkpoint_every",
 }  # fmt: skip
-
-# What a line of TOML begins with.
-_KEY = r"""(?:"[^"]*"|'[^']*'|[A-Za-z_][\w-]*)"""
-_NAME = rf"{_KEY}(?:\s*\.\s*{_KEY})*"
-_TABLE = re.compile(rf"\s*\[(?P<many>\[)?\s*(?P<name>{_NAME})\s*\]\]?\s*(?:#.*)?")
-_PAIR = re.compile(rf"\s*(?P<name>{_NAME})\s*=")
 
 Values = Annotated[list[Setting], Field(min_length=1)]
 
@@ -138,8 +132,8 @@ class Plan(RunOptions):
         return {key: getattr(self, key) for key in RunOptions.model_fields}
 
     def differs_from(self, stored: Mapping[str, Any]) -> list[str]:
-        """The options that make this another comparison than the stored one (as `provenance.scrub` left it)."""
-        whole = provenance.scrub(self.model_dump(mode="json"))
+        """Return the options that make this another comparison than the one read from a ``comparison.json``."""
+        whole = redact_value(self.model_dump(mode="json"))
         # A contender that enters or leaves takes its own grid along.
         both = {"all", *labels_of(whole)} & {"all", *labels_of(stored)}
         mine, theirs = ({**plan, "grids": _only(plan.get("grids") or {}, both)} for plan in (whole, dict(stored)))
@@ -153,52 +147,19 @@ def labels_of(plan: Mapping[str, Any]) -> list[str]:
 
 def slug(text: str) -> str:
     """The text as a name of a file or folder: every run of other signs is one dash; nobody's home folder in it."""
-    return re.sub(r"[^A-Za-z0-9.=+-]+", "-", provenance.scrub(text)).strip("-.") or "x"
+    return re.sub(r"[^A-Za-z0-9.=+-]+", "-", redact(text)).strip("-.") or "x"
 
 
-def make_plan(values: Mapping[str, Any], toml: Path | None = None) -> Plan:
+def make_plan(values: Mapping[str, Any], toml: TomlText | Path | None = None) -> Plan:
     """A `Plan`, or a `LabError` that says what is wrong, and where if the values come from a TOML file."""
     try:
         return Plan.model_validate(dict(values))
     except ValidationError as error:
         text = sentence(error)
         if toml is not None:
-            line = _line_of(toml, [str(k) for k in error.errors()[0]["loc"]])
-            text = f"{toml}{f', line {line}' if line else ''}: {text}"
+            line = line_of(toml, [str(k) for k in error.errors()[0]["loc"]])
+            text = f"{open_toml(toml).name}{f', line {line}' if line else ''}: {text}"
         raise LabError(text) from None
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    """The values of a TOML file, or a `LabError` with the line that is wrong."""
-    try:
-        import tomllib
-    except ModuleNotFoundError:  # Python 3.10
-        try:
-            import tomli as tomllib  # type: ignore[import-not-found, no-redef]
-        except ModuleNotFoundError:
-            raise missing_extra("tomli") from None
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise LabError(f"{path} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise LabError(f"{path} is not valid TOML: {error}") from None
-
-
-def presets() -> dict[str, Path]:
-    """The presets that ship with the package, by name."""
-    return {p.relative_to(PRESETS).with_suffix("").as_posix(): p for p in sorted(PRESETS.rglob("*.toml"))}
-
-
-def find_preset(name: str) -> Path:
-    """The file of a preset: a path, or the name of one that ships with the package."""
-    path = Path(name)
-    known = presets()
-    if path.is_file():
-        return path
-    if name.removesuffix(".toml") in known:
-        return known[name.removesuffix(".toml")]
-    raise LabError(f"there is no file and no preset {name!r}{nearest(name, known)} (acmo list presets shows them)")
 
 
 def parse_values(text: str) -> tuple[str, str, list[Setting]]:
@@ -234,28 +195,3 @@ def _only(grids: Mapping[str, Any], labels: set[str]) -> dict[str, Any]:
 def _split(text: str) -> list[str]:
     """Split at the commas outside of brackets."""
     return [part.strip() for part in re.split(r",(?![^\[]*\])", text) if part.strip()]
-
-
-def _line_of(path: Path, keys: list[str]) -> int | None:
-    """The line of the innermost key that the file spells out, in its own table."""
-    table: list[str] = []
-    seen: dict[str, int] = {}
-    depth, found = 0, None
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        if head := _TABLE.fullmatch(line):
-            table = _keys(head["name"])
-            if head["many"]:
-                seen[head["name"]] = seen.get(head["name"], -1) + 1
-                table = [*table, str(seen[head["name"]])]
-            here = table
-        elif pair := _PAIR.match(line):
-            here = table + _keys(pair["name"])
-        else:
-            continue
-        if depth < len(here) and here == keys[: len(here)]:
-            depth, found = len(here), number
-    return found
-
-
-def _keys(dotted: str) -> list[str]:
-    return [part.strip("\"'") for part in re.findall(_KEY, dotted)]

@@ -8,11 +8,14 @@ from urllib.parse import quote
 
 from acmo.lab.config.grids import describe
 from acmo.lab.errors import missing_extra
+from acmo.lab.redaction import redact
 from acmo.lab.report import angles, curves, samples, sentences, speed, tuning, words
 from acmo.lab.report.evidence import Evidence, Row
 from acmo.lab.report.paper import original
+from acmo.lab.results.run_record import RunRecord
 
 HERE = Path(__file__).parent
+PLOTLY = "/* Plotly stands here */"
 
 
 def render(evidence: Evidence) -> str:
@@ -25,22 +28,22 @@ def render(evidence: Evidence) -> str:
     environment = Environment(
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    view = words.without_secrets(_view(evidence))
-    for run in view["runs"]:
-        run["href"] = run["folder"] and "./" + quote(run["folder"]) + "/"
+    view = _view(evidence)
     data = {"titles": view["titles"], "plots": view["plots"]}
-    return environment.get_template("page.html").render(
+    page = environment.get_template("page.html").render(
         **view,
         data=_script_safe(data),
-        plotly=get_plotlyjs() if view["plots"] else "",
+        plotly=PLOTLY if view["plots"] else "",
         css=(HERE / "page.css").read_text(encoding="utf-8"),
         js=(HERE / "page.js").read_text(encoding="utf-8"),
     )
+    return redact(page).replace(PLOTLY, get_plotlyjs(), 1)  # there are no secrets in megabytes of Plotly
 
 
 def _view(evidence: Evidence) -> Row:
     found = evidence.found
     titles = {row["label"]: row["title"] for task in evidence.tasks for row in task["rows"]}
+    metrics = {task["task"]: task["metric"] for task in evidence.tasks}
     plots: list[Row] = []
     tasks = [_task(i, task, found.plan, plots) for i, task in enumerate(evidence.tasks)]
     profile = speed.profile(evidence.tasks)
@@ -58,7 +61,7 @@ def _view(evidence: Evidence) -> Row:
         "titles": titles,
         "plots": plots,
         "profile_sentence": profile_sentence,
-        "runs": [_run(run, evidence) for run in found.runs],
+        "runs": [_run(run, metrics.get(run.task, "loss")) for run in found.runs],
         "runs_sentence": sentences.runs(found.runs),
         "facts": _facts(found.plan, stated),
         "written": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
@@ -156,17 +159,16 @@ def _difference(found: Row, metric: str) -> Row:
     return {"text": text, "value": found["mean"], "verdict": found["verdict"]}
 
 
-def _run(run: Row, evidence: Evidence) -> Row:
-    task = next((t for t in evidence.tasks if t["task"] == run["task"]), None)
-    metric = task["metric"] if task else "loss"
-    valid, test = ((run.get(split) or {}).get(metric) for split in ("valid", "test"))
+def _run(run: RunRecord, metric: str) -> Row:
+    valid, test = run.valid.get(metric), (run.test or {}).get(metric)
     return {
-        "task": run["task"], "label": run["label"], "role": run["role"], "seed": run["seed"], "status": run["status"],
-        "setting": describe(run["settings"]), "reason": run.get("reason") or "", "run": run["run"],
+        "task": run.task, "label": run.label, "role": run.role, "seed": run.seed, "status": run.status,
+        "setting": describe(run.settings), "reason": run.reason or "", "run": run.run,
         "valid": words.score(valid, metric), "valid_value": valid,
         "test": words.score(test, metric), "test_value": test,
-        "steps": words.figure(run.get("steps"), ",.0f"), "steps_value": run.get("steps"),
-        "seconds": words.seconds(run.get("seconds")), "seconds_value": run.get("seconds"), "folder": run["folder"],
+        "steps": words.figure(run.steps, ",.0f"), "steps_value": run.steps,
+        "seconds": words.seconds(run.seconds), "seconds_value": run.seconds,
+        "href": run.folder and f"./{quote(run.folder)}/",
     }  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from acmo.lab import atomic
 from acmo.lab.config.plan import slug
 from acmo.lab.errors import LabError, missing_extra
+from acmo.lab.redaction import redact
 from acmo.lab.report import words
 from acmo.lab.report.curves import learning
 from acmo.lab.report.evidence import Contestant, Evidence, Row
@@ -217,4 +218,4 @@ def _caption(column: Column) -> str:
 
 def _plain(text: str) -> str:
     """Text that matplotlib shows as it is: a dollar sign would begin a formula."""
-    return shorten(words.without_secrets(text), 40, placeholder=" …").replace("$", r"\$")
+    return shorten(redact(text), 40, placeholder=" …").replace("$", r"\$")

@@ -1,60 +1,92 @@
-"""Reading what the lab has written: a folder as plain tables, whatever state it was left in."""
+"""A comparison's folder: what is written at its top, and how all of it is read, whatever state it was left in."""
 
-import csv
-import io
-import json
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from acmo.lab import atomic
-from acmo.lab.config.grids import Grid, grid_of
-from acmo.lab.config.plan import MAY_CHANGE, labels_of, make_plan, slug
+from acmo.lab.config.grids import Grid, tried_values
+from acmo.lab.config.plan import MAY_CHANGE, Plan, labels_of, make_plan, slug
 from acmo.lab.config.run_options import RunOptions
 from acmo.lab.errors import LabError
+from acmo.lab.redaction import redact_value
+from acmo.lab.results.metrics_file import read_metrics
+from acmo.lab.results.run_files import read_config, read_json, read_outcome
+from acmo.lab.results.run_record import REQUIRED, RunRecord, Score
+from acmo.lab.results.summary import flat_rows, summarise
+from acmo.lab.results.tables import read_lines, write_csv, write_lines
 
 Row = dict[str, Any]
-_NEEDED = {"task", "label", "run", "role", "seed", "settings", "status"}
+HEAD, SUMMARY, TRIALS = "comparison.json", "summary.json", "trials.jsonl"
 
 
 @dataclass
 class Comparison:
-    """A comparison's folder, read.
+    """A comparison: what it is, its runs, and what came out.
 
     Args:
       folder: where it is.
       plan: the resolved options; empty if the folder holds runs alone.
-      scores: by task, the metric that counts and whether "max" or "min" of it is best.
+      scores: by task, what counts.
       provenance: versions, machine, commit, command line.
-      runs: one row a run: task, label, optimizer, settings, seed, phase, role ("tune" or "final"), status ("finished",
-        "diverged" or "unfinished"), valid, best_valid, test, steps, epochs, seconds, costs, run, folder (None if it is
-        on another machine).
+      runs: one `RunRecord` per run.
       summary: what ``summary.json`` holds; None if the comparison has not ended.
+      damaged: files that could not be read, relative to the folder.
     """
 
     folder: Path
     plan: Row = field(default_factory=dict)
-    scores: dict[str, Row] = field(default_factory=dict)
+    scores: dict[str, Score] = field(default_factory=dict)
     provenance: Row = field(default_factory=dict)
-    runs: list[Row] = field(default_factory=list)
+    runs: list[RunRecord] = field(default_factory=list)
     summary: Row | None = None
+    damaged: list[str] = field(default_factory=list)
 
     @cached_property
     def metrics(self) -> list[Row]:
         """Every line of every run's metrics, with task, label, role, seed and run beside it."""
         rows = []
         for run in self.runs:
-            about = {key: run[key] for key in ("task", "label", "role", "seed", "run")}
+            about = {key: getattr(run, key) for key in ("task", "label", "role", "seed", "run")}
             rows += [{**about, **line} for line in self.metrics_of(run)]
         return rows
 
-    def metrics_of(self, run: Mapping[str, Any], kind: str | None = None) -> list[Row]:
-        """The metrics of one run, of one kind or of all."""
-        if run["folder"] is None:
+    def metrics_of(self, run: RunRecord, kind: str | None = None) -> list[Row]:
+        """Return the metrics of one run, of one kind or of all."""
+        if run.folder is None:
             return []
-        return [row for row in read_metrics(self.folder / run["folder"]) if kind in (None, row.get("kind"))]
+        found = read_metrics(self.folder / run.folder)
+        return found.rows if kind is None else found.of(kind)
+
+
+def write_head(folder: Path, content: Mapping[str, Any]) -> None:
+    """Write ``comparison.json``: ``config``, ``provenance``, ``scores``, and as ``grids`` the values that are tried."""
+    scores = {task: asdict(score) for task, score in content["scores"].items()}
+    atomic.write_json(folder / HEAD, {**content, "scores": scores})
+
+
+def read_head(folder: Path) -> Row:
+    """Read what `write_head` wrote, with each score as a `Score`; empty if it is missing or damaged."""
+    head = read_json(folder / HEAD)
+    if not isinstance(head, dict):
+        return {}
+    stored = head.get("scores")
+    known = stored.items() if isinstance(stored, dict) else ()
+    return {**head, "scores": {task: Score(s["metric"], s["best"]) for task, s in known if {"metric", "best"} <= {*s}}}
+
+
+def write_summary(folder: Path, plan: Plan, runs: Sequence[RunRecord], scores: Mapping[str, Score]) -> Row:
+    """Compute the summary, write ``trials.*`` and ``summary.*``, and return the summary as it was written."""
+    summary = summarise(plan, runs, scores)
+    rows = [run.to_json() for run in runs]
+    write_lines(folder / TRIALS, rows)
+    write_csv(folder / "trials.csv", [{k: v for k, v in row.items() if k != "curve"} for row in rows])
+    atomic.write_json(folder / SUMMARY, summary)
+    write_csv(folder / "summary.csv", flat_rows(summary))
+    written: Row = redact_value(atomic.strict(summary))
+    return written
 
 
 def load(folder: Path | str) -> Comparison:
@@ -69,96 +101,41 @@ def load(folder: Path | str) -> Comparison:
     folder = Path(folder)
     if not folder.is_dir():
         raise LabError(f"there is no folder {folder}")
-    head = read_json(folder / "comparison.json")
-    head = head if isinstance(head, dict) else {}
-    plan = head.get("config") or {}
-    found = {row["run"]: row for row in read_lines(folder / "trials.jsonl") if row.keys() >= _NEEDED}
-    for row in _run_folders(folder, plan):
+    head = read_head(folder)
+    plan, scores = head.get("config") or {}, head.get("scores") or {}
+    found = {row["run"]: row for row in read_lines(folder / TRIALS) if row.keys() >= REQUIRED}
+    damaged = [name for name in (HEAD, SUMMARY) if _unreadable(folder / name)]
+    here = set()
+    for row in _read_runs(folder, plan, scores, damaged):
         # The folder knows more than the list where a run was done again; the list knows the runs of other machines.
         found[row["run"]] = {**found.get(row["run"], {}), **row}
-    for row in found.values():
-        if row.get("folder") is None or not (folder / row["folder"]).is_dir():
+        here.add(row["run"])
+    for name, row in found.items():
+        if name not in here and (row.get("folder") is None or not (folder / row["folder"]).is_dir()):
             row["folder"] = None
-    grids = _grids(plan)
-    runs = [row for row in found.values() if _belongs(row, plan, grids)]
-    order = {c: i for i, c in enumerate(labels_of(plan))}
-    runs.sort(key=lambda r: (r["task"], order.get(r["label"], len(order)), r["role"] != "tune", r["seed"], r["run"]))
-    return Comparison(
-        folder, plan, head.get("scores", {}), head.get("provenance", {}), runs, read_json(folder / "summary.json")
-    )
+    belongs = _Membership(plan, head.get("grids"))
+    runs = [RunRecord.from_json(row) for row in found.values() if belongs(row)]
+    order = {label: i for i, label in enumerate(belongs.labels)}
+    runs.sort(key=lambda r: (r.task, order.get(r.label, len(order)), r.role != "tune", r.seed, r.run))
+    return Comparison(folder, plan, scores, head.get("provenance", {}), runs, read_json(folder / SUMMARY), damaged)
 
 
-def read_json(path: Path) -> Any | None:
-    """What the file holds; None if it is missing or damaged."""
-    try:
-        return json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None
-
-
-def read_lines(path: Path) -> Iterator[Row]:
-    """The objects of a JSON-lines file; what is no JSON object, such as a last line cut short, is left out."""
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except OSError:
-        return
-    for line in lines:
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(row, dict):
-            yield row
-
-
-def read_metrics(folder: Path) -> list[Row]:
-    """The lines of a run's ``metrics.jsonl``."""
-    return list(read_lines(folder / "metrics.jsonl"))
-
-
-def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write JSON lines, the file whole or not at all."""
-    atomic.write(path, "".join(json.dumps(atomic.strict(dict(row)), allow_nan=False) + "\n" for row in rows).encode())
-
-
-def write_csv(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write a table: what is nested becomes ``outer.inner`` columns, a list becomes JSON."""
-    flat = [flatten(row) for row in rows]
-    columns = list(dict.fromkeys(column for row in flat for column in row))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(flat)
-    atomic.write(path, text.getvalue().encode())
-
-
-def flatten(row: Mapping[str, Any], prefix: str = "") -> Row:
-    """One level of keys.
-
-    Example:
-      >>> flatten({"lr": 0.1, "test": {"accuracy": 1.0}, "betas": [0.9, 0.99]})
-      {'lr': 0.1, 'test.accuracy': 1.0, 'betas': '[0.9, 0.99]'}
-    """
-    flat: Row = {}
-    for key, value in row.items():
-        if isinstance(value, Mapping):
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = json.dumps(value) if isinstance(value, list | tuple) else value
-    return flat
-
-
-def _run_folders(folder: Path, plan: Row) -> Iterator[Row]:
+def _read_runs(folder: Path, plan: Row, scores: Mapping[str, Score], damaged: list[str]) -> Iterator[Row]:
+    """Yield what the run folders hold that belong to the plan; name what cannot be read in ``damaged``."""
     labels = {slug(label): label for label in labels_of(plan)}
-    for path in sorted((folder / "runs").glob("*/*/*/config.json")):
-        stored = read_json(path)
-        config = stored.get("config") if isinstance(stored, dict) else None
+    shared = RunOptions.model_fields.keys() - MAY_CHANGE
+    for run in sorted((folder / "runs").glob("*/*/*")):
+        inside = run.relative_to(folder).as_posix()
+        config = read_config(run).get("config")
         if not isinstance(config, dict) or not {"task", "optimizer", "seed"} <= config.keys():
+            if _unreadable(run / "config.json"):
+                damaged.append(f"{inside}/config.json")
             continue
-        if plan and not _is_of(config, plan):
+        if plan and not _has_options_of(config, plan, shared):
             continue  # somebody else's, such as of `acmo train` with the same --out
-        run = path.parent
-        result = read_json(run / "result.json")
+        outcome = read_outcome(run, scores.get(config["task"]))
+        if outcome is None and (run / "result.json").is_file():
+            damaged.append(f"{inside}/result.json")
         yield {
             "task": config["task"],
             "label": labels.get(run.parent.name, config["optimizer"]),
@@ -167,48 +144,56 @@ def _run_folders(folder: Path, plan: Row) -> Iterator[Row]:
             "seed": config["seed"],
             "role": _role(config, plan),
             "status": "unfinished",
-            **(result if isinstance(result, dict) else {}),
+            **(outcome or {}),
             "run": run.name,
-            "folder": run.relative_to(folder).as_posix(),
+            "folder": inside,
         }
 
 
-def _is_of(config: Row, plan: Row) -> bool:
-    """Whether a run has the options of the comparison; what one of the two does not say fits."""
+def _has_options_of(config: Row, plan: Row, shared: set[str]) -> bool:
+    """Return whether a run has the options of the comparison; what one of the two does not say fits."""
     read = "final" if plan.get("test_every_setting") or _role(config, plan) == "final" else "tune"
-    shared = RunOptions.model_fields.keys() - MAY_CHANGE
-    same = all(config.get(o, plan.get(o)) == plan.get(o, config.get(o)) for o in shared)
-    return same and config.get("phase", read) == read
+    if config.get("phase", read) != read:
+        return False
+    return not [o for o in shared if config.get(o, plan.get(o)) != plan.get(o, config.get(o))]
 
 
 def _role(config: Row, plan: Row) -> str:
     if "tune_seed" in plan:  # the phase says whether the test data was read, not what the run is for
         return "tune" if config["seed"] == plan["tune_seed"] else "final"
-    return config.get("phase", "tune")
+    role: str = config.get("phase", "tune")
+    return role
 
 
-def _grids(plan: Row) -> dict[str, Grid]:
-    """By label, the values that the comparison tries of each option, those that are fixed among them."""
-    try:
-        known = make_plan(plan)
-        grids = {c.label: grid_of(known, c) | {o: [v] for o, v in c.settings.items()} for c in known.contenders()}
-    except LabError:
-        return {}  # a plan of another version, or by hand
-    return grids if known.sampler == "grid" else {}
+class _Membership:
+    """Whether a run is of the comparison that a folder holds now, not of one before or beside it."""
+
+    def __init__(self, plan: Row, grids: dict[str, Grid] | None) -> None:
+        self.plan, self.labels = plan, labels_of(plan)
+        self.first = plan.get("tune_seed", 0)
+        self.last = self.first + plan.get("seeds", 0)
+        self.grids = grids if grids is not None else self._grids()
+
+    def __call__(self, row: Row) -> bool:
+        if not self.plan:
+            return True
+        named = row["label"] in self.labels and row["task"] in self.plan.get("tasks", [])
+        if not named or not self.first <= row["seed"] <= self.last:
+            return False
+        grid, settings = self.grids.get(row["label"]), row["settings"]
+        if grid is None:
+            return True
+        if self.plan.get("protocol") == "fixed-wd" and row["label"] != "sgd-momentum":
+            grid = {**grid, "weight_decay": [settings.get("weight_decay")]}  # SGD-momentum's best, whatever that is
+        return settings.keys() <= grid.keys() and not [o for o in grid if settings.get(o) not in grid[o]]
+
+    def _grids(self) -> dict[str, Grid]:
+        """Return the grids of a comparison of an earlier version, which did not store them."""
+        try:
+            return tried_values(make_plan(self.plan))
+        except LabError:
+            return {}  # a plan of another version, or by hand
 
 
-def _belongs(row: Row, plan: Row, grids: Mapping[str, Grid]) -> bool:
-    """Whether the run is of the comparison that the folder holds now, not of one before or beside it."""
-    if not plan:
-        return True
-    first = plan.get("tune_seed", 0)
-    last = first + plan.get("seeds", 0)
-    named = row["label"] in labels_of(plan) and row["task"] in plan.get("tasks", [])
-    if not named or not first <= row["seed"] <= last:
-        return False
-    grid, settings = grids.get(row["label"]), row["settings"]
-    if grid is not None and plan.get("protocol") == "fixed-wd" and row["label"] != "sgd-momentum":
-        grid = {**grid, "weight_decay": [settings.get("weight_decay")]}  # SGD-momentum's best, whatever that is
-    if grid is None:
-        return True
-    return settings.keys() <= grid.keys() and all(settings.get(option) in values for option, values in grid.items())
+def _unreadable(path: Path) -> bool:
+    return path.is_file() and read_json(path) is None

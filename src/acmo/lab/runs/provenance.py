@@ -1,8 +1,7 @@
-"""What a result came from: versions, machine, commit, command line; never a password or somebody's home folder."""
+"""What a result came from: versions, machine, commit, command line."""
 
 import os
 import platform
-import re
 import subprocess
 import sys
 from functools import cache
@@ -12,14 +11,12 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from acmo.lab.studies.storage import scrub as without_passwords
-
 _PACKAGES = ("acmo", "torch", "numpy", "scikit-learn", "optuna", "transformers", "tokenizers", "sacrebleu")
 
 
 def record(config: BaseModel) -> dict[str, Any]:
     """A config with its provenance, ready for JSON."""
-    return {"config": scrub(config.model_dump(mode="json")), "provenance": provenance()}
+    return {"config": config.model_dump(mode="json"), "provenance": provenance()}
 
 
 def provenance() -> dict[str, Any]:
@@ -27,7 +24,7 @@ def provenance() -> dict[str, Any]:
     import torch
 
     return {
-        "command": scrub(list(sys.argv)),
+        "command": list(sys.argv),
         "commit": commit(),
         "versions": {"python": platform.python_version(), **_versions()},
         "machine": {
@@ -38,19 +35,6 @@ def provenance() -> dict[str, Any]:
             "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
         },
     }
-
-
-def scrub(value: Any) -> Any:
-    """The same without passwords and without the home folder's path, however deep they are."""
-    if isinstance(value, str):
-        home = str(Path.home())
-        value = without_passwords(value)
-        return re.sub(rf"(?<![\w.-]){re.escape(home)}(?=/|$)", "~", value) if len(home) > 1 else value
-    if isinstance(value, dict):
-        return {scrub(key): scrub(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [scrub(item) for item in value]
-    return value
 
 
 @cache

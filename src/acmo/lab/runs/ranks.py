@@ -100,7 +100,7 @@ class Ranks:
         for dtype in dict.fromkeys(p.dtype for p in params):
             same = [p for p in params if p.dtype == dtype and p.grad is not None]
             flat = self.sum(torch.cat([_grad(p).reshape(-1) for p in same]))
-            for p, total in zip(same, flat.split([p.numel() for p in same]), strict=True):
+            for p, total in zip(same, torch.split(flat, [p.numel() for p in same]), strict=True):
                 _grad(p).copy_(total.view(p.shape))
         return small[0]
 

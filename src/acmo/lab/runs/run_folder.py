@@ -3,12 +3,11 @@
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -16,8 +15,11 @@ from acmo.lab import atomic
 from acmo.lab.config.optimizers import build, state_bytes
 from acmo.lab.config.run_options import RunConfig
 from acmo.lab.errors import LabError
+from acmo.lab.redaction import redact_value
+from acmo.lab.results.metrics_file import NAME, MetricsWriter
+from acmo.lab.results.run_files import read_config, require_outcome, write_config, write_outcome
+from acmo.lab.results.run_record import CurvePoint, RunRecord, Score, thin_curve
 from acmo.lab.runs import checkpoints, provenance, randomness
-from acmo.lab.runs.metrics import Metrics
 from acmo.lab.runs.ranks import Ranks
 from acmo.lab.runs.training import Progress, Training
 from acmo.lab.tasks import find_task
@@ -27,38 +29,8 @@ from acmo.lab.tasks.base import Task
 _SAVING_SHARE = 50
 
 
-@dataclass(frozen=True)
-class Result:
-    """How a run ended: what is in ``result.json``."""
-
-    status: Literal["finished", "diverged"]
-    phase: Literal["tune", "final"]
-    valid: dict[str, Any]
-    best_valid: dict[str, Any]
-    test: dict[str, Any] | None
-    steps: int
-    epochs: float
-    seconds: float
-    ms_per_step_optimizer: float | None
-    state_bytes: int
-    parameters: int
-    reason: str | None = None
-
-    @classmethod
-    def read(cls, folder: Path) -> "Result | None":
-        """The result of the run in a folder; None if it has not ended."""
-        try:
-            return cls(**json.loads((folder / "result.json").read_bytes()))
-        except FileNotFoundError:
-            return None
-        except (ValueError, TypeError) as error:
-            raise LabError(
-                f"{folder / 'result.json'} is damaged ({error}); delete it to have the run done again"
-            ) from None
-
-
-def run(config: RunConfig, folder: Path, progress: Callable[[Progress], None] | None = None) -> Result:
-    """Do a run, or go on with it from its last checkpoint, or return its result if it has ended.
+def run(config: RunConfig, folder: Path, progress: Callable[[Progress], None] | None = None) -> RunRecord:
+    """Do a run, or resume it from its last checkpoint, or return its record if it has ended.
 
     Under torchrun every rank calls this; the first one writes. A second process with the same folder waits.
 
@@ -70,15 +42,18 @@ def run(config: RunConfig, folder: Path, progress: Callable[[Progress], None] | 
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     ranks = Ranks(pick_device(config.device))
-    with atomic.locked(folder / ".lock") if ranks.first else _nothing(), randomness.deterministic(config.deterministic):
-        done = _told_result(ranks, folder)
+    task = find_task(config.task, config.data, config.seed)
+    with (
+        atomic.locked(folder / ".lock") if ranks.first else nullcontext(),
+        randomness.deterministic(config.deterministic),
+    ):
+        done = _finished_record(config, folder, ranks, task.score)
         if done is not None:
-            if ranks.first and _stored(folder).get("config", {}).get("data") != _where(config):
-                task = find_task(config.task, config.data, config.seed)
+            if ranks.first and read_config(folder).get("config", {}).get("data") != _data_folder(config):
                 task.prepare()
                 _check_data(task, folder)
             return done
-        training = _begin(config, ranks)
+        training = _begin(config, task, ranks)
         try:
             return _go(config, folder, ranks, training, progress if ranks.first else None)
         finally:
@@ -102,9 +77,8 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
-def _begin(config: RunConfig, ranks: Ranks) -> Training:
-    """Everything as it is before the first step."""
-    task = find_task(config.task, config.data, config.seed)
+def _begin(config: RunConfig, task: Task, ranks: Ranks) -> Training:
+    """Make everything as it is before the first step."""
     task.recipe = task.recipe.changed(config)
     task.device = ranks.device
     task.prepare()
@@ -119,10 +93,10 @@ def _begin(config: RunConfig, ranks: Ranks) -> Training:
 
 def _go(
     config: RunConfig, folder: Path, ranks: Ranks, training: Training, progress: Callable[[Progress], None] | None
-) -> Result:
+) -> RunRecord:
     """Resume, train, evaluate, and write the result."""
     kept = folder / "checkpoints"
-    lines = folder / "metrics.jsonl"
+    lines = folder / NAME
     if ranks.first:
         atomic.sweep(folder)
         atomic.sweep(kept)
@@ -138,9 +112,9 @@ def _go(
         del found, state
     elif ranks.first:
         facts = training.task.facts()
-        atomic.write_json(folder / "config.json", provenance.record(config) | ({"data": facts} if facts else {}))
+        write_config(folder, provenance.record(config) | ({"data": facts} if facts else {}))
     if ranks.first:
-        training.metrics = Metrics(folder, size, step=training.at.step, tensorboard=config.tensorboard)
+        training.metrics = MetricsWriter(folder, size, step=training.at.step, tensorboard=config.tensorboard)
 
     saver = _Saver(config, ranks, kept, training)
     reason = training.run(progress, saver.due, saver.save)
@@ -149,15 +123,16 @@ def _go(
         saver.save()  # before the test's line: one that a kill cuts off here must not come twice
     if config.phase == "final" and reason is None and ranks.first:
         test = training.evaluate("test")
+    record = _record(config, folder, training, reason, test)
     if ranks.first:
         assert training.metrics is not None
         training.metrics.sync()
-        atomic.write_json(folder / "result.json", asdict(_result(config, training, reason, test)))
+        write_outcome(folder, record)
         if not config.keep_checkpoints:
             checkpoints.remove(kept)
-    result = _told_result(ranks, folder)
-    assert result is not None
-    return result
+    shared = _share(ranks, record)
+    assert shared is not None
+    return shared
 
 
 class _Saver:
@@ -187,22 +162,33 @@ class _Saver:
         self.cost = self.last - start
 
 
-def _result(config: RunConfig, training: Training, reason: str | None, test: dict[str, Any] | None) -> Result:
+def _record(
+    config: RunConfig, folder: Path, training: Training, reason: str | None, test: dict[str, Any] | None
+) -> RunRecord:
     at, times = training.at, training.stepper.milliseconds
-    return Result(
-        status="finished" if reason is None else "diverged",
-        phase=config.phase,
-        valid=at.valid,
-        best_valid=at.best_valid,
-        test=test,
-        steps=at.step,
-        epochs=training.epoch,
-        seconds=at.seconds,
-        ms_per_step_optimizer=median(times) if times else None,
-        state_bytes=state_bytes(training.optimizer),
-        parameters=sum(p.numel() for p in training.model.parameters() if p.requires_grad),
-        reason=reason,
-    )
+    outcome = {
+        "status": "finished" if reason is None else "diverged",
+        "phase": config.phase,
+        "valid": at.valid,
+        "best_valid": at.best_valid,
+        "test": test,
+        "steps": at.step,
+        "epochs": training.epoch,
+        "seconds": at.seconds,
+        "ms_per_step_optimizer": median(times) if times else None,
+        "state_bytes": state_bytes(training.optimizer),
+        "parameters": sum(p.numel() for p in training.model.parameters() if p.requires_grad),
+        "reason": reason,
+        "curve": thin_curve([CurvePoint(*point) for point in at.curve], training.task.score),
+    }
+    return _identified(config, folder, atomic.strict(outcome))
+
+
+def _identified(config: RunConfig, folder: Path, outcome: dict[str, Any]) -> RunRecord:
+    """Return the outcome as a record that says whose it is."""
+    about = {"task": config.task, "label": config.optimizer, "optimizer": config.optimizer, "role": config.phase}
+    settings = config.model_dump(mode="json", include={"settings"})["settings"]
+    return RunRecord.from_json({**about, "seed": config.seed, "settings": settings, **outcome, "run": folder.name})
 
 
 def _check_fits(state: dict[str, Any], training: Training, folder: Path) -> None:
@@ -216,31 +202,25 @@ def _check_fits(state: dict[str, Any], training: Training, folder: Path) -> None
 
 def _check_data(task: Task, folder: Path) -> None:
     """Raise if the folder's run had other data; that the same data lies elsewhere now is no matter."""
-    before, now = _stored(folder).get("data", {}).get("hash"), task.facts().get("hash")
+    before, now = read_config(folder).get("data", {}).get("hash"), task.facts().get("hash")
     if before is not None and now is not None and before != now:
         raise LabError(f"the run in {folder} is of other data: take another folder (--out), or delete this one")
 
 
-def _stored(folder: Path) -> dict[str, Any]:
-    try:
-        return dict(json.loads((folder / "config.json").read_bytes()))
-    except (OSError, ValueError):
-        return {}  # cut short, or by hand
+def _data_folder(config: RunConfig) -> Any:
+    """Return where the data is, as ``config.json`` has it."""
+    return redact_value(config.model_dump(mode="json", include={"data"}))["data"]
 
 
-def _where(config: RunConfig) -> Any:
-    return provenance.scrub(config.model_dump(mode="json"))["data"]
+def _finished_record(config: RunConfig, folder: Path, ranks: Ranks, score: Score) -> RunRecord | None:
+    """Return rank 0's record of a run that has ended, on every rank; None if it has not."""
+    outcome = require_outcome(folder, score) if ranks.first else None
+    return _share(ranks, None if outcome is None else _identified(config, folder, outcome))
 
 
-def _told_result(ranks: Ranks, folder: Path) -> Result | None:
-    """Rank 0's, on every rank."""
+def _share(ranks: Ranks, record: RunRecord | None) -> RunRecord | None:
+    """Return rank 0's, on every rank."""
     if ranks.world == 1:
-        return Result.read(folder)
-    mine = Result.read(folder) if ranks.first else None
-    told = ranks.tell(None if mine is None else json.dumps(asdict(mine)).encode())
-    return None if told is None else Result(**json.loads(told))
-
-
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
+        return record
+    told = ranks.tell(None if record is None or not ranks.first else json.dumps(record.to_json()).encode())
+    return None if told is None else RunRecord.from_json(json.loads(told))

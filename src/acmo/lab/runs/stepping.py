@@ -91,11 +91,11 @@ class Stepper:
     def _backward(self, total: Tensor, count: int | Tensor) -> None:
         """Gradients of total / count."""
         if self._scaler is not None:
-            self._scaler.scale(total / count).backward()
+            torch.autograd.backward(self._scaler.scale(total / count))
         elif isinstance(count, Tensor):
-            (total / count).backward()
+            torch.autograd.backward(total / count)
         else:  # without a division to record and go back through: 3 % of a step of digits
-            total.backward(self._one_in(count, total.dtype))
+            torch.autograd.backward(total, self._one_in(count, total.dtype))
 
     @cache  # noqa: B019  as many as there are sizes of batches; and the stepper lives as long as its run
     def _one_in(self, count: int, dtype: torch.dtype) -> Tensor:

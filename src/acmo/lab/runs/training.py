@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from acmo.lab.results.metrics_file import MetricsWriter
+from acmo.lab.results.run_record import finite_or_none
 from acmo.lab.runs import randomness
-from acmo.lab.runs.metrics import Metrics
 from acmo.lab.runs.ranks import Ranks
 from acmo.lab.runs.stepping import Stepper
 from acmo.lab.tasks.base import Split, Task
@@ -40,6 +41,7 @@ class Position:
     first_loss: float | None = None
     valid: dict[str, Any] = field(default_factory=dict)
     best_valid: dict[str, Any] = field(default_factory=dict)
+    curve: list[tuple[int, float, float | None]] = field(default_factory=list)  # as in `RunRecord`
 
 
 class Training:
@@ -65,7 +67,7 @@ class Training:
         log_every: int | None = None,
     ) -> None:
         self.task, self.model, self.optimizer, self.ranks, self.recipe = task, model, optimizer, ranks, task.recipe
-        self.metrics: Metrics | None = None  # on the rank that writes
+        self.metrics: MetricsWriter | None = None  # on the rank that writes
         self.at = Position()
         self._batches: tuple[int, Sequence[Tensor]] = (0, task.batches(0))
         per_epoch = len(self._batches[1])
@@ -175,6 +177,7 @@ class Training:
             values = self.evaluate("valid")
             score, seen = self.task.score, {**values, "step": self.at.step, "epoch": self.epoch}
             self.at.valid = seen
+            self.at.curve.append((self.at.step, round(self.at.seconds, 6), finite_or_none(values[score.metric])))
             if not self.at.best_valid or score.better(values[score.metric], self.at.best_valid[score.metric]):
                 self.at.best_valid = seen
             if not math.isfinite(values["loss"]):

@@ -3,20 +3,21 @@
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
 from acmo.lab import atomic
-from acmo.lab.config.grids import check_names
+from acmo.lab.config.grids import check_names, run_counts, tried_values
 from acmo.lab.config.plan import Contender, Plan
 from acmo.lab.errors import LabError
-from acmo.lab.results import comparison_folder as results
-from acmo.lab.results.summary import chosen, flat_rows, summarise
+from acmo.lab.redaction import redact_passwords, redact_value
+from acmo.lab.results.comparison_folder import Comparison, read_head, write_head, write_summary
+from acmo.lab.results.run_record import RunRecord, Score
+from acmo.lab.results.summary import choose
 from acmo.lab.runs import provenance
 from acmo.lab.studies.progress import Display
-from acmo.lab.studies.stages import Goal, final_spec, run_counts, tuning_spec, tuning_waves
-from acmo.lab.studies.storage import Store, scrub
+from acmo.lab.studies.stages import final_spec, tuning_spec, tuning_waves
+from acmo.lab.studies.storage import Store
 from acmo.lab.studies.trials import Spec, Studies
 from acmo.lab.studies.worker_pool import Pool
 
@@ -45,20 +46,20 @@ class Compare:
     ) -> None:
         self.plan, self.out, self.store = plan, out, store
         self.console, self.quiet = console or Console(stderr=True), quiet
-        self.goals = check(plan)
+        self.scores = check(plan)
         self.size, self.gpus = pool_size(plan.device, workers)
-        self.rows: list[dict[str, Any]] = []
+        self.records: list[RunRecord] = []
         self._studies: Studies | None = None
 
-    def run(self, *, final: bool = True) -> dict[str, Any]:
-        """Do all that is not done, and return the summary; what was done before is found again.
+    def run(self, *, final: bool = True) -> Comparison:
+        """Do all that is not done, and return what came out; what was done before is found again.
 
         Args:
           final: repeat the best settings; False: tune only.
         """
         self._prepare()
         runs = len(self.plan.tasks) * sum(c["tune"] + final * c["final"] for c in run_counts(self.plan).values())
-        metric = {task: goal.metric for task, goal in self.goals.items()}
+        metric = {task: score.metric for task, score in self.scores.items()}
         with Display(self.console, runs, metric, quiet=self.quiet) as display:
             pool = Pool(self.store, self.out, self.size, self.gpus)
             try:
@@ -70,7 +71,7 @@ class Compare:
             finally:
                 pool.close(self._studies)
                 self._let_go()
-        return self._write()
+        return self._result()
 
     def _prepare(self) -> None:
         """Make the folder, or see that what is in it is the same comparison; note what this one is."""
@@ -80,22 +81,18 @@ class Compare:
             self._note()
 
     def _note(self) -> None:
-        path = self.out / "comparison.json"
-        stored = results.read_json(path)
-        if isinstance(stored, dict):
-            differing = self.plan.differs_from(stored.get("config") or {})
-            if differing:
-                verb = "differ" if len(differing) > 1 else "differs"
-                raise LabError(
-                    f"{self.out} holds another comparison ({', '.join(differing)} {verb}); "
-                    "choose another folder with --out"
-                )
-        scores = {task: goal._asdict() for task, goal in self.goals.items()}
-        content = {**provenance.record(self.plan), "scores": provenance.scrub(scores), "storage": self.store.safe_url}
-        if self.store.url.startswith("sqlite"):
-            content["storage"] = "sqlite"  # beside this file; its path says nothing to others
-        content["provenance"]["command"] = provenance.scrub([scrub(word, self.store.url) for word in sys.argv])
-        atomic.write_json(path, content)
+        differing = self.plan.differs_from(read_head(self.out).get("config") or {})
+        if differing:
+            verb = "differ" if len(differing) > 1 else "differs"
+            raise LabError(
+                f"{self.out} holds another comparison ({', '.join(differing)} {verb}); choose another folder with --out"
+            )
+        # A database beside this file: its path says nothing to others.
+        storage = "sqlite" if self.store.url.startswith("sqlite") else self.store.safe_url
+        self.head = {**provenance.record(self.plan), "scores": self.scores, "storage": storage}
+        self.head["grids"] = tried_values(self.plan)
+        self.head["provenance"]["command"] = [redact_passwords(word, self.store.url) for word in sys.argv]
+        write_head(self.out, self.head)
 
     def _stage(self, pool: Pool, display: Display, text: str, specs: list[Spec]) -> None:
         self._let_go()
@@ -103,9 +100,8 @@ class Compare:
         studies.enqueue()
         display.phase(text, studies.counts()["done"])
         pool.run(studies, display.report())
-        contenders = {c.label: c for c in self.plan.contenders()}
         for spec in specs:
-            self.rows += [_row(spec, contenders[spec.label], trial) for trial in studies.done(spec)]
+            self.records += studies.records(spec)
 
     def _let_go(self) -> None:
         if self._studies is not None:
@@ -114,48 +110,38 @@ class Compare:
 
     def _tuning(self, wave: list[Contender]) -> list[Spec]:
         specs = []
-        for task, goal in self.goals.items():
+        for task, score in self.scores.items():
             decay = None
             if self.plan.protocol == "fixed-wd" and all(c.label != "sgd-momentum" for c in wave):
                 pick = self._pick("sgd-momentum", task)
                 if pick is None:
                     raise LabError(f"every setting of sgd-momentum diverged on {task}: there is no weight decay to fix")
-                decay = pick["settings"].get("weight_decay", 0.0)
-            specs += [tuning_spec(self.plan, contender, task, goal, decay) for contender in wave]
+                decay = pick.settings.get("weight_decay", 0.0)
+            specs += [tuning_spec(self.plan, contender, task, score, decay) for contender in wave]
         return specs
 
     def _final(self) -> list[Spec]:
         specs = []
-        for task, goal in self.goals.items():
+        for task, score in self.scores.items():
             for contender in self.plan.contenders():
                 pick = self._pick(contender.label, task)
                 if pick is not None:  # else it diverged everywhere, and the summary says so
-                    specs.append(final_spec(self.plan, contender, task, goal, pick["settings"]))
+                    specs.append(final_spec(self.plan, contender, task, score, pick.settings))
         return specs
 
-    def _pick(self, label: str, task: str) -> dict[str, Any] | None:
-        tuned = [r for r in self.rows if (r["label"], r["task"], r["role"]) == (label, task, "tune")]
-        return chosen(tuned, *self.goals[task])
+    def _pick(self, label: str, task: str) -> RunRecord | None:
+        tuned = [r for r in self.records if (r.label, r.task, r.role) == (label, task, "tune")]
+        return choose(tuned, self.scores[task])
 
-    def _write(self) -> dict[str, Any]:
-        scores = {task: goal._asdict() for task, goal in self.goals.items()}
-        summary = write_summary(self.out, self.plan, self.rows, scores)
-        self.rows = provenance.scrub(self.rows)
-        return summary
-
-
-def write_summary(out: Path, plan: Plan, rows: list[dict[str, Any]], scores: dict[str, Any]) -> dict[str, Any]:
-    """Sum up, and write ``trials.*`` and ``summary.*``; nobody's home folder is in them."""
-    summary = provenance.scrub(summarise(plan, rows, scores))
-    rows = provenance.scrub(rows)
-    results.write_lines(out / "trials.jsonl", rows)
-    results.write_csv(out / "trials.csv", [{k: v for k, v in row.items() if k != "curve"} for row in rows])
-    atomic.write_json(out / "summary.json", summary)
-    results.write_csv(out / "summary.csv", flat_rows(summary))
-    return summary
+    def _result(self) -> Comparison:
+        """Write the summary, and return everything as `results.load` would find it."""
+        summary = write_summary(self.out, self.plan, self.records, self.scores)
+        config = redact_value(self.head["config"])
+        records = [RunRecord.from_json(row) for row in redact_value([r.to_json() for r in self.records])]
+        return Comparison(self.out, config, self.scores, self.head["provenance"], records, summary)
 
 
-def check(plan: Plan) -> dict[str, Goal]:
+def check(plan: Plan) -> dict[str, Score]:
     """See that all is there and valid, before a run begins or a folder is made; what counts on each task."""
     import torch
 
@@ -171,10 +157,9 @@ def check(plan: Plan) -> dict[str, Goal]:
     if not torch.cuda.is_available():  # else this process would take a part of a GPU, perhaps the only one
         pick_device(plan.device)
     tasks = {name: find_task(name, plan.data, plan.tune_seed) for name in plan.tasks}
-    goals = {name: Goal(task.score.metric, task.score.best) for name, task in tasks.items()}
     for contender in plan.contenders():
         for name, task in tasks.items():
-            spec = tuning_spec(plan, contender, name, goals[name])
+            spec = tuning_spec(plan, contender, name, task.score)
             first = {option: values[0] for option, values in spec.grid.items()}
             for point in [first, *({**first, option: v} for option, values in spec.grid.items() for v in values[1:])]:
                 config = spec.config(point)
@@ -182,7 +167,7 @@ def check(plan: Plan) -> dict[str, Goal]:
                 build(contender.optimizer, config.settings, torch.nn.Linear(2, 2))
     for task in tasks.values():
         task.prepare()
-    return goals
+    return {name: task.score for name, task in tasks.items()}
 
 
 def pool_size(device: str, workers: int | None) -> tuple[int, int]:
@@ -194,21 +179,6 @@ def pool_size(device: str, workers: int | None) -> tuple[int, int]:
         return workers or max(1, gpus), max(1, gpus)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return workers or cores or 1, 0
-
-
-def _row(spec: Spec, contender: Contender, trial: Any) -> dict[str, Any]:
-    result = dict(trial.user_attrs["result"])
-    config = spec.config(trial.user_attrs["point"])
-    return {
-        "task": spec.task,
-        "label": spec.label,
-        "optimizer": contender.optimizer,
-        "role": spec.phase,
-        "seed": config.seed,
-        "settings": config.model_dump(mode="json")["settings"],
-        **result,
-        "folder": f"{spec.folder}/{result['run']}",
-    }
 
 
 def _names(contenders: list[Contender]) -> str:

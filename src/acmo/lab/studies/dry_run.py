@@ -7,11 +7,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from acmo.lab.config.grids import check_names
+from acmo.lab.config.grids import check_names, run_counts
 from acmo.lab.config.plan import Plan
 from acmo.lab.config.run_options import run_config
 from acmo.lab.studies.comparison import pool_size
-from acmo.lab.studies.stages import run_counts
 from acmo.lab.studies.storage import Store
 
 

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from acmo.lab.config.grids import describe
+from acmo.lab.studies.worker import Finished, Running
 
 
 class Display:
@@ -28,7 +29,7 @@ class Display:
         self.console, self.total, self.metric, self.quiet = console, total, metric, quiet
         self.done = 0
         self.found = 0  # done before we came: they say nothing about our speed
-        self._running: dict[int, Any] = {}
+        self._running: dict[int, Running | None] = {}
         self._phase = ""
         self._start = time.monotonic()
         self._live: Live | None = None
@@ -84,13 +85,11 @@ class Display:
         if self._live is not None:
             self._live.update(self._render())
 
-    def _outcome(self, finished: Any) -> str:
-        result = finished.result
+    def _outcome(self, finished: Finished) -> str:
+        record = finished.record
         metric = self.metric[finished.task]
-        value = (result.get("test") or result.get("valid") or {}).get(metric)
-        said = (
-            "diverged" if result["status"] == "diverged" else f"{metric} {value:.4g}" if value is not None else "done"
-        )
+        value = (record.test or record.valid).get(metric)
+        said = "diverged" if record.status == "diverged" else f"{metric} {value:.4g}" if value is not None else "done"
         return f"{finished.task} {finished.label} {describe(finished.point)}: {said}"
 
     def _render(self) -> RenderableType:

@@ -2,24 +2,18 @@
 
 import hashlib
 import json
-from typing import Any, NamedTuple
+from typing import Any
 
-from acmo.lab.config.grids import Grid, drawn_points, grid_of, points_of
+from acmo.lab.config.grids import grid_of, planned_points
 from acmo.lab.config.plan import Contender, Plan, slug
 from acmo.lab.config.run_options import run_config
+from acmo.lab.results.run_record import Score
 from acmo.lab.studies.trials import Spec
 
-_FORMAT = 1  # of what a study's trials hold
+_FORMAT = 2  # of what a study's trials hold
 
 
-class Goal(NamedTuple):
-    """What counts on a task."""
-
-    metric: str
-    best: Any
-
-
-def tuning_spec(plan: Plan, contender: Contender, task: str, goal: Goal, decay: float | None = None) -> Spec:
+def tuning_spec(plan: Plan, contender: Contender, task: str, score: Score, decay: float | None = None) -> Spec:
     """The study that tunes a contender on a task."""
     grid = grid_of(plan, contender, decay)
     run = {
@@ -32,18 +26,18 @@ def tuning_spec(plan: Plan, contender: Contender, task: str, goal: Goal, decay: 
     if plan.test_every_setting:
         run["phase"] = "final"
     depends_on = {"run": run, "grid": grid, "sampler": plan.sampler}
-    points = _points(plan, grid)
+    points = planned_points(plan, grid)
     trials = plan.trials if plan.sampler == "tpe" else len(points)
     return _spec(
-        plan, contender, task, goal, "tune", depends_on, points=points, grid=grid, sampler=plan.sampler, trials=trials
+        plan, contender, task, score, "tune", depends_on, points=points, grid=grid, sampler=plan.sampler, trials=trials
     )
 
 
-def final_spec(plan: Plan, contender: Contender, task: str, goal: Goal, settings: dict[str, Any]) -> Spec:
+def final_spec(plan: Plan, contender: Contender, task: str, score: Score, settings: dict[str, Any]) -> Spec:
     """The study that repeats the chosen setting with fresh seeds."""
     run = {"task": task, "optimizer": contender.optimizer, "settings": settings, **plan.run_options()}
     points = [{"seed": seed} for seed in plan.final_seeds()]
-    return _spec(plan, contender, task, goal, "final", {"run": run}, points=points)
+    return _spec(plan, contender, task, score, "final", {"run": run}, points=points)
 
 
 def tuning_waves(plan: Plan) -> list[list[Contender]]:
@@ -55,31 +49,13 @@ def tuning_waves(plan: Plan) -> list[list[Contender]]:
     return [wave for wave in (first, [c for c in everyone if c not in first]) if wave]
 
 
-def run_counts(plan: Plan) -> dict[str, dict[str, int]]:
-    """By contender: how many runs tune it, and how many repeat its best setting, on one task."""
-    counts = {}
-    for contender in plan.contenders():
-        decay = 0.0 if plan.protocol == "fixed-wd" and contender.label != "sgd-momentum" else None
-        points = _points(plan, grid_of(plan, contender, decay))
-        tune = plan.trials if plan.trials and plan.sampler == "tpe" else len(points)
-        counts[contender.label] = {"tune": tune, "final": plan.seeds}
-    return counts
-
-
 def folder_of(task: str, contender: Contender) -> str:
     """Where the runs of a contender on a task lie, relative to the output folder."""
     return f"runs/{slug(task)}/{slug(contender.label)}"
 
 
-def _points(plan: Plan, grid: Grid) -> list[dict[str, Any]]:
-    """What is tried of a grid; nothing is known of it yet where TPE chooses."""
-    if plan.sampler == "random":
-        return drawn_points(grid, plan.trials or 0, plan.tune_seed)
-    return points_of(grid) if plan.sampler == "grid" else []
-
-
 def _spec(
-    plan: Plan, contender: Contender, task: str, goal: Goal, phase: Any, depends_on: dict[str, Any], **more: Any
+    plan: Plan, contender: Contender, task: str, score: Score, phase: Any, depends_on: dict[str, Any], **more: Any
 ) -> Spec:
     return Spec(
         name=_name(plan, contender, task, phase, depends_on),
@@ -88,8 +64,7 @@ def _spec(
         phase=phase,
         run=depends_on["run"],
         folder=folder_of(task, contender),
-        metric=goal.metric,
-        best=goal.best,
+        score=score,
         **more,
     )
 

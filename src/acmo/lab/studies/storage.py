@@ -1,6 +1,5 @@
 """Where studies are kept: SQLite in the output folder, or a database that many machines share; and its lock."""
 
-import re
 import warnings
 import weakref
 from collections.abc import Iterator
@@ -8,16 +7,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, quote_plus, unquote
+from urllib.parse import unquote
 
 from acmo.lab import atomic
 from acmo.lab.errors import LabError, missing_extra
+from acmo.lab.redaction import redact_passwords, redact_url
 
 _LOCK_KEY = 0x61636D6F  # "acmo": the advisory lock's number in PostgreSQL, its name in MySQL
-_SECRET_OPTIONS = ("password", "passwd", "pwd", "sslpassword", "passfile")
-_IN_URL = re.compile(r"(?P<head>[a-zA-Z][\w+.-]*://[^\s/:@'\"]*):(?P<secret>[^\s'\"]*)@")
-_WHOLE_URL = re.compile(r"(?P<head>[a-zA-Z][\w+.-]*://[^/:@]*):(?P<secret>.*)@", re.DOTALL)  # spaces and quotes too
-_OPTION = re.compile(rf"(?i)\b({'|'.join(_SECRET_OPTIONS)})=([^&\s'\"]+)")
 
 
 @dataclass(frozen=True)
@@ -42,7 +38,7 @@ class Store:
     @property
     def safe_url(self) -> str:
         """The URL without its password."""
-        return _blotted(self.url)
+        return redact_url(self.url)
 
     def check(self) -> None:
         """Say at once what is wrong with the URL itself."""
@@ -111,7 +107,7 @@ class Store:
             # What Optuna wraps says more than its wrapping.
             cause = error.__cause__ if isinstance(error, optuna.exceptions.StorageInternalError) else error
             text = str(getattr(cause, "orig", None) or cause or error).strip().splitlines()
-            said = scrub(text[0] if text else type(error).__name__, self.url)
+            said = redact_passwords(text[0] if text else type(error).__name__, self.url)
             raise LabError(f"the database {self.safe_url} does not serve: {said}") from None
 
     def _dialect(self) -> str:
@@ -149,20 +145,6 @@ def sqlite_in(folder: Path) -> str:
     return f"sqlite:///{folder.resolve() / 'study.db'}"
 
 
-def scrub(text: str, url: str | None = None) -> str:
-    """The text without passwords: that of ``url`` wherever it stands, and what looks like one in any URL."""
-    if url:
-        safe = _blotted(url)
-        secrets = sorted(_secrets(url), key=len, reverse=True)
-        # The URL itself is blotted by its form: its user or its database may bear the password's name.
-        parts = re.split(f"({re.escape(url)}|{re.escape(safe)})", text)
-        for i in range(0, len(parts), 2):
-            for secret in secrets:
-                parts[i] = re.sub(_as_a_word(secret), "***", parts[i])
-        text = "".join(safe if i % 2 else part for i, part in enumerate(parts))
-    return _OPTION.sub(r"\1=***", _IN_URL.sub(r"\g<head>:***@", text))
-
-
 def import_optuna() -> Any:
     """Optuna, quiet."""
     try:
@@ -173,23 +155,3 @@ def import_optuna() -> Any:
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
     warnings.filterwarnings("ignore", message="Heartbeat of storage")  # `Studies.alive` gives it without Study.optimize
     return optuna
-
-
-def _blotted(url: str) -> str:
-    return _OPTION.sub(r"\1=***", _WHOLE_URL.sub(r"\g<head>:***@", url))
-
-
-def _secrets(url: str) -> set[str]:
-    """The URL's passwords as they may be spelled: as given, decoded, encoded."""
-    found = [m["secret"] for m in _WHOLE_URL.finditer(url)]
-    found += [secret.partition("@")[0] for secret in found]  # if a later part of the URL has an @ as well
-    found += [m[2] for m in _OPTION.finditer(url)]
-    spelled = {form for s in found for form in (s, unquote(s), quote(unquote(s), safe=""), quote_plus(unquote(s)))}
-    return {s for s in spelled if s and s != "***"}
-
-
-def _as_a_word(secret: str) -> str:
-    """A pattern that finds ``postgres`` in ``user "postgres"``, not in ``postgresql``."""
-    before = r"(?<![A-Za-z0-9])" if secret[0].isalnum() else ""
-    after = r"(?![A-Za-z0-9])" if secret[-1].isalnum() else ""
-    return before + re.escape(secret) + after

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from acmo.lab.config.run_options import RunConfig, run_config
 from acmo.lab.errors import LabError
+from acmo.lab.results.run_record import RunRecord, Score
 from acmo.lab.studies.storage import Store, import_optuna
 
 
@@ -29,8 +30,7 @@ class Spec:
       phase: ``tune`` tries settings, ``final`` tries seeds of one setting.
       run: the run's options but for what a point says.
       folder: where its runs lie, relative to the output folder.
-      metric: what is reported to Optuna, of the validation data (tune) or of the test data (final).
-      best: "max" or "min".
+      score: what is reported to Optuna, of the validation data (tune) or of the test data (final).
       points: what is tried; empty if TPE chooses.
       grid: for each option, the values that are tried or lie around what the sampler tries.
       sampler: "grid", "tpe" or "random".
@@ -43,8 +43,7 @@ class Spec:
     phase: Literal["tune", "final"]
     run: dict[str, Any]
     folder: str
-    metric: str
-    best: Literal["max", "min"]
+    score: Score
     points: list[dict[str, Any]]
     grid: dict[str, list[Any]] = field(default_factory=dict)
     sampler: str = "grid"
@@ -130,13 +129,15 @@ class Studies:
                 return Claim(spec, trial, point)
         return None
 
-    def finish(self, claim: Claim, result: dict[str, Any], value: float | None) -> bool:
-        """Store the outcome; False if the trial was given to someone else because we seemed dead."""
+    def finish(self, claim: Claim, record: RunRecord) -> bool:
+        """Store the record; return False if the trial was given to someone else because we seemed dead."""
         study = self._studies[claim.spec.name]
-        worst = -inf if claim.spec.best == "max" else inf
+        score = claim.spec.score
+        value = record.score_on("test" if claim.spec.phase == "final" else "valid", score.metric)
+        worst = -score.sign * inf
         with self.store.explained():
             try:
-                claim.trial.set_user_attr("result", result)
+                claim.trial.set_user_attr("record", record.to_json())
                 study.tell(claim.trial, worst if value is None or not isfinite(value) else float(value))
             except (ValueError, self._optuna.exceptions.UpdateFinishedTrialError):
                 return False
@@ -153,8 +154,11 @@ class Studies:
             if died:
                 self._storage.get_heartbeat_stale_trial_callback()(study, trial)
 
-    def done(self, spec: Spec) -> list[Any]:
-        """The trials that are complete, in the order of their points."""
+    def records(self, spec: Spec) -> list[RunRecord]:
+        """Return the records of the trials that are complete, in the order of their points."""
+        return [RunRecord.from_json(trial.user_attrs["record"]) for trial in self._done(spec)]
+
+    def _done(self, spec: Spec) -> list[Any]:
         order = {_key(point): i for i, point in enumerate(spec.points)}
         with self.store.explained():
             trials = {}
@@ -172,7 +176,7 @@ class Studies:
         with self.store.explained():
             for spec in self.specs:
                 total["all"] += len(spec)
-                total["done"] += len(self.done(spec))
+                total["done"] += len(self._done(spec))
                 total["running"] += len(self._trials(spec, "RUNNING"))
                 total["waiting"] += len(self._trials(spec, "WAITING"))
         return total
@@ -205,7 +209,7 @@ class Studies:
         return self._optuna.create_study(
             storage=self._storage,
             study_name=spec.name,
-            direction="maximize" if spec.best == "max" else "minimize",
+            direction="maximize" if spec.score.best == "max" else "minimize",
             sampler=sampler or samplers.RandomSampler(seed=0),  # asked for nothing: all is in the queue
             load_if_exists=True,
         )
@@ -222,7 +226,8 @@ class Studies:
 
     def _trials(self, spec: Spec, *states: str) -> list[Any]:
         wanted = tuple(self._optuna.trial.TrialState[s] for s in states)
-        return self._studies[spec.name].get_trials(deepcopy=False, states=wanted)
+        trials: list[Any] = self._studies[spec.name].get_trials(deepcopy=False, states=wanted)
+        return trials
 
     def _point(self, spec: Spec, trial: Any) -> dict[str, Any]:
         if spec.phase == "final":

@@ -8,13 +8,15 @@ import time
 import traceback
 import warnings
 from contextlib import suppress
-from math import inf
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from acmo.lab.errors import LabError
-from acmo.lab.studies.storage import Store, scrub
+from acmo.lab.redaction import redact, redact_passwords
+from acmo.lab.results.run_record import RunRecord
+from acmo.lab.studies.storage import Store
 from acmo.lab.studies.trials import Claim, Studies
 
 LOG = "workers.log"
@@ -37,7 +39,7 @@ class Finished(NamedTuple):
     label: str
     task: str
     point: dict[str, Any]
-    result: dict[str, Any]
+    record: RunRecord
 
 
 class Stopped(BaseException):
@@ -47,7 +49,7 @@ class Stopped(BaseException):
 def work(pipe: Connection, store: Store, out: str, gpu: bool) -> None:
     """A worker's life."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what it means
-    sys.argv = [scrub(word, store.url) for word in sys.argv]  # it goes into the provenance of every run
+    sys.argv = [redact_passwords(word, store.url) for word in sys.argv]  # it goes into the provenance of every run
     sys.stdout = sys.stderr = _Log(Path(out) / LOG, store.url)
     _pass_on(pipe)
     try:
@@ -68,7 +70,9 @@ def work(pipe: Connection, store: Store, out: str, gpu: bool) -> None:
         _send_error(pipe, str(error))
     except Exception as error:
         traceback.print_exc()
-        _send_error(pipe, scrub(f"{type(error).__name__}: {error} (details in {Path(out) / LOG})", store.url))
+        _send_error(
+            pipe, redact_passwords(f"{type(error).__name__}: {error} (details in {Path(out) / LOG})", store.url)
+        )
 
 
 def _stage(pipe: Connection, studies: Studies, out: Path) -> None:
@@ -106,11 +110,11 @@ def _trial(pipe: Connection, studies: Studies, claim: Claim, out: Path) -> None:
             pipe.send(("running", running))
 
     config = claim.config
-    folder = out / spec.folder / config.run_id()
+    inside = f"{spec.folder}/{config.run_id()}"
     try:
         with studies.alive(claim):
-            run(config, folder, progress)
-        result = outcome(folder, spec.metric, spec.best)
+            ended = run(config, out / inside, progress)
+        record = replace(ended, label=spec.label, role=spec.phase, folder=inside)
     except BaseException as error:
         with suppress(LabError):  # if the database is away as well, the heartbeat will tell
             studies.give_back(spec.name, number)
@@ -120,35 +124,8 @@ def _trial(pipe: Connection, studies: Studies, claim: Claim, out: Path) -> None:
             what = f"{type(error).__name__}: {error}"
             raise LabError(f"{spec.label} ({point}) on {spec.task} failed: {what} (details in {out / LOG})") from None
         raise
-    split = "test" if spec.phase == "final" else "valid"
-    studies.finish(claim, result, (result[split] or {}).get(spec.metric) if result["status"] == "finished" else None)
-    pipe.send(("finished", Finished(spec.label, spec.task, claim.point, result)))
-
-
-def outcome(folder: Path, metric: str, best: str) -> dict[str, Any]:
-    """What is kept of a run beside its folder: its result, and its validation curve as (step, seconds, score)."""
-    from acmo.lab.results.comparison_folder import read_json, read_metrics
-
-    result = read_json(folder / "result.json")
-    if result is None:
-        raise LabError(f"{folder / 'result.json'} cannot be read")
-    curve = [
-        [row["step"], row["seconds"], row.get(metric)] for row in read_metrics(folder) if row.get("kind") == "valid"
-    ]
-    return {**result, "run": folder.name, "curve": thinned(curve, best)}
-
-
-def thinned(curve: list[list[Any]], best: str) -> list[list[Any]]:
-    """A long curve at every so many evaluations, and wherever it was better than before: a target is reached there."""
-    every = len(curve) // 200 if len(curve) > 400 else 1
-    sign, top, kept = 1 if best == "max" else -1, -inf, []
-    for i, point in enumerate(curve):
-        ahead = point[2] is not None and sign * point[2] > top
-        if ahead:
-            top = sign * point[2]
-        if ahead or i % every == 0 or i == len(curve) - 1:
-            kept.append(point)
-    return kept
+    studies.finish(claim, record)
+    pipe.send(("finished", Finished(spec.label, spec.task, claim.point, record)))
 
 
 def _hear(pipe: Connection) -> None:
@@ -191,7 +168,7 @@ class _Log:
     def write(self, text: str) -> int:
         try:
             with self._path.open("a", encoding="utf-8") as file:
-                file.write(scrub(text, self._url))
+                file.write(redact(text, self._url))
         except OSError:
             pass  # a full disk must not hide the error that is being told
         return len(text)

@@ -156,6 +156,6 @@ class _Worker:
         self.idle = False
         self.send(("stage", list(specs)))
 
-    def send(self, message: tuple) -> None:
+    def send(self, message: tuple[Any, ...]) -> None:
         with suppress(OSError, ValueError):  # dead; `wait` will say so
             self.pipe.send(message)

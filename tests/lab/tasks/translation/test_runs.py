@@ -21,10 +21,12 @@ pytest.importorskip("transformers", reason="the extra translation is not install
 pytest.importorskip("sacrebleu", reason="the extra translation is not installed")
 
 from acmo.lab.config.grids import grid_of
-from acmo.lab.config.plan import PAPER, make_plan, presets, read_toml
+from acmo.lab.config.plan import PAPER, make_plan
+from acmo.lab.config.preset_files import presets, read_toml
 from acmo.lab.config.run_options import RunConfig, run_config
 from acmo.lab.errors import LabError
-from acmo.lab.runs import checkpoints, metrics
+from acmo.lab.results.metrics_file import read_metrics
+from acmo.lab.runs import checkpoints
 from acmo.lab.runs.run_folder import Result, run
 from acmo.lab.tasks import find_task
 from acmo.lab.tasks.translation import sources
@@ -64,7 +66,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def rows(folder: Path) -> list[dict]:
-    return [{k: v for k, v in row.items() if k != "seconds"} for row in metrics.read(folder)]
+    return [{k: v for k, v in row.items() if k != "seconds"} for row in read_metrics(folder).rows]
 
 
 def test_run_stopped_within_an_epoch_resumes_with_the_same_bits(tmp_path, data):

@@ -54,4 +54,5 @@ class DenseNet121(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits of images (N, channels, 32, 32)."""
-        return self.classifier(relu(self.features(x)).mean((2, 3)))
+        logits: Tensor = self.classifier(relu(self.features(x)).mean((2, 3)))
+        return logits

@@ -27,7 +27,8 @@ class Basic(nn.Module):
         self.relu = nn.ReLU(inplace=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.relu(self.body(x) + self.shortcut(x))
+        y: Tensor = self.relu(self.body(x) + self.shortcut(x))
+        return y
 
 
 class Bottleneck(nn.Module):
@@ -51,7 +52,8 @@ class Bottleneck(nn.Module):
         self.relu = nn.ReLU(inplace=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.relu(self.body(x) + self.shortcut(x))
+        y: Tensor = self.relu(self.body(x) + self.shortcut(x))
+        return y
 
 
 class ResNet(nn.Module):
@@ -95,7 +97,8 @@ class ResNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits of images (N, channels, 32, 32)."""
-        return self.head(self.stages(self.stem(x)))
+        logits: Tensor = self.head(self.stages(self.stem(x)))
+        return logits
 
 
 def resnet50(classes: int = 10, channels: int = 3) -> ResNet:

@@ -30,4 +30,5 @@ class VGG16(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits of images (N, channels, 32, 32)."""
-        return self.classifier(torch.flatten(self.features(x), 1))
+        logits: Tensor = self.classifier(torch.flatten(self.features(x), 1))
+        return logits

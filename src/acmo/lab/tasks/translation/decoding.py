@@ -125,7 +125,7 @@ def _stepper(model: Any, encoded: Tensor, mask: Tensor) -> Advance:
         ).last_hidden_state
         logits = model.lm_head(states[:, -1]).float()
         logits[:, PAD] = -torch.inf  # it is a filler and the beginning, never a word
-        return logits.log_softmax(-1)
+        return torch.log_softmax(logits, -1)
 
     return advance
 

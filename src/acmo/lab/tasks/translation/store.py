@@ -67,7 +67,8 @@ class Side:
 
     def lengths(self) -> np.ndarray[Any, Any]:
         """Of each sentence, its end mark included."""
-        return np.diff(self.starts).astype(np.uint16)
+        lengths: np.ndarray[Any, Any] = np.diff(self.starts).astype(np.uint16)
+        return lengths
 
 
 class Store:

@@ -95,7 +95,8 @@ class Translation(Task):
 
     @cached_property
     def _lengths(self) -> np.ndarray[Any, Any]:
-        return np.maximum(self._store.source.lengths(), self._store.target.lengths())
+        longer: np.ndarray[Any, Any] = np.maximum(self._store.source.lengths(), self._store.target.lengths())
+        return longer
 
     @cached_property
     def _valid(self) -> HeldOut:
