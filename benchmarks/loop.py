@@ -17,8 +17,8 @@ from typing import NamedTuple
 import torch
 from torch.nn.functional import cross_entropy
 
-from acmo.lab.config import RunConfig
-from acmo.lab.runs import run
+from acmo.lab.config.run_options import RunConfig
+from acmo.lab.runs.run_folder import run
 from acmo.lab.tasks import find_task
 from acmo.rivals import REGISTRY
 

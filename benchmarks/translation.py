@@ -20,11 +20,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from acmo.lab.config import RunConfig
+from acmo.lab.config.run_options import RunConfig
+from acmo.lab.runs.training import Training
 from acmo.lab.tasks.base import Recipe, Split
-from acmo.lab.tasks.translation import Multi30k
-from acmo.lab.training import Training
-from acmo.lab.translation.model import PAD, token_losses
+from acmo.lab.tasks.translation.model import PAD, token_losses
+from acmo.lab.tasks.translation.translation_task import Multi30k
 from acmo.rivals import REGISTRY
 
 
@@ -78,10 +78,10 @@ def _tight(model: torch.nn.Module, batch: dict[str, Tensor]) -> Tensor:
 
 def lab(config: RunConfig, size: str) -> tuple[float, float]:
     """The same by the lab: its loop with all that it does between steps."""
-    from acmo.lab import randomness
-    from acmo.lab.metrics import Metrics, read
-    from acmo.lab.optimizers import build
-    from acmo.lab.ranks import Ranks
+    from acmo.lab.config.optimizers import build
+    from acmo.lab.results.metrics_file import MetricsWriter, read_metrics
+    from acmo.lab.runs import randomness
+    from acmo.lab.runs.ranks import Ranks
 
     task = task_of(config, size)
     torch.manual_seed(config.seed)
@@ -89,12 +89,12 @@ def lab(config: RunConfig, size: str) -> tuple[float, float]:
     training = Training(task, model, build(config.optimizer, config.settings, model), Ranks(torch.device("cpu")))
     training.log_every = 1
     with tempfile.TemporaryDirectory() as folder, randomness.deterministic(True):
-        training.metrics = Metrics(Path(folder))
+        training.metrics = MetricsWriter(Path(folder))
         start = time.process_time()
         training.run(None, lambda logged: False, lambda: None)
         seconds = time.process_time() - start
         training.metrics.close()
-        return seconds, read(Path(folder), "train")[-1]["loss"]
+        return seconds, read_metrics(Path(folder)).of("train")[-1]["loss"]
 
 
 def main() -> None:

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import torch
 
-from acmo.lab.config import RunConfig
-from acmo.lab.runs import run
+from acmo.lab.config.run_options import RunConfig
+from acmo.lab.runs.run_folder import run
 
 
 def do(config: RunConfig) -> None:

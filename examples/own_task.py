@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from acmo.lab.schedules import Schedule
+from acmo.lab.config.schedules import Schedule
 from acmo.lab.tasks.base import Recipe
 from acmo.lab.tasks.classification import Classification
 

@@ -76,7 +76,7 @@ def test_python_of_a_page_runs_and_prints_what_the_page_shows(
 ):
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     if page.name == "lab.md":  # it reads what a comparison left
-        from acmo.lab.cli.report import sum_up
+        from acmo.lab.cli.report_command import sum_up
         from tests.support.lab_folders import write_comparison
 
         sum_up(write_comparison(tmp_path / "runs" / "digits"))
@@ -112,8 +112,9 @@ def test_the_readme_prints_an_angle(capsys: pytest.CaptureFixture[str]):
 
 @pytest.mark.parametrize("page", with_blocks("toml"), ids=name)
 def test_every_toml_block_is_a_plan(page: Path, tmp_path: Path):
-    from acmo.lab.plan import make_plan, read_toml
-    from acmo.lab.stages import run_counts
+    from acmo.lab.config.plan import make_plan
+    from acmo.lab.config.preset_files import read_toml
+    from acmo.lab.studies.stages import run_counts
 
     for block in blocks(page, "toml"):
         (tmp_path / "plan.toml").write_text(block.text, encoding="utf-8")
@@ -148,8 +149,9 @@ def test_every_acmo_command_line_parses_and_names_real_things(command: str, monk
     import typer
 
     from acmo.lab.cli.app import app
-    from acmo.lab.optimizers import find_factory
-    from acmo.lab.plan import ALIASES, find_preset, make_plan, parse_values, read_toml
+    from acmo.lab.config.optimizers import find_factory
+    from acmo.lab.config.plan import ALIASES, make_plan, parse_values
+    from acmo.lab.config.preset_files import find_preset, read_toml
     from acmo.lab.tasks import find_task
 
     monkeypatch.chdir(ROOT)

@@ -10,8 +10,10 @@ from tests.support.paths import ROOT
 pytest.importorskip("optuna", reason='needs the lab: pip install "acmo[lab]"')
 
 from acmo.lab import results
-from acmo.lab.plan import make_plan, presets, read_toml
+from acmo.lab.config.plan import make_plan
+from acmo.lab.config.preset_files import presets, read_toml
 from acmo.lab.report.publish import overview, page, recomputed
+from acmo.lab.results.run_files import read_json
 
 RESULTS = ROOT / "docs" / "results"
 PUBLISHED = sorted(path.parent for path in RESULTS.glob("*/comparison.json"))
@@ -32,8 +34,8 @@ class TestPublished:
 
     def test_every_run_is_finished_and_every_setting_is_there(self, folder):
         found = results.load(folder)
-        assert {run["status"] for run in found.runs} <= {"finished", "diverged"}
-        for task in results.read_json(folder / "summary.json")["tasks"]:
+        assert {run.status for run in found.runs} <= {"finished", "diverged"}
+        for task in read_json(folder / "summary.json")["tasks"]:
             for row in task["rows"]:
                 assert row["tried"] > 0
                 assert row["settings"] is None or len(row["test_by_seed"]) + row["diverged"]["final"] == len(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from acmo.lab.plan import slug
+from acmo.lab.config.plan import slug
 
 PAPER = ("acmo", "sgd-momentum", "adam", "amsgrad", "adamw", "padam", "adabound")
 

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import torch
 
-from acmo.lab import checkpoints, metrics
-from acmo.lab.config import RunConfig, run_config
-from acmo.lab.runs import Progress
+from acmo.lab.config.run_options import RunConfig, run_config
+from acmo.lab.results.metrics_file import read_metrics
+from acmo.lab.runs import checkpoints
+from acmo.lab.runs.run_folder import Progress
 from tests.support.paths import SUPPORT
 
 TASKS = SUPPORT / "lab_tasks.py"
@@ -42,7 +43,7 @@ def stop_at(step: int):
 
 def outcome(folder: Path) -> tuple[list[dict], dict]:
     """All that must not depend on how often a run was killed: every line, times apart, and the final state."""
-    rows = [{key: value for key, value in row.items() if key != "seconds"} for row in metrics.read(folder)]
+    rows = [{key: value for key, value in row.items() if key != "seconds"} for row in read_metrics(folder).rows]
     kept = checkpoints.found(folder / "checkpoints")
     if not kept:
         return rows, {}
@@ -59,6 +60,7 @@ def assert_same(a: Path, b: Path) -> None:
     results = [json.loads((folder / "result.json").read_text()) for folder in (a, b)]
     for result in results:
         del result["seconds"], result["ms_per_step_optimizer"]
+        result["curve"] = [(step, score) for step, _, score in result["curve"]]
     assert results[0] == results[1]
 
 

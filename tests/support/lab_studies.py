@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-from acmo.lab.storage import Store, sqlite_in
-from acmo.lab.studies import Spec, Studies
+from acmo.lab.results.run_record import RunRecord, Score
+from acmo.lab.studies.storage import Store, sqlite_in
+from acmo.lab.studies.trials import Spec, Studies
 
 LRS = [0.1, 0.05, 0.01, 0.005, 0.001, 0.0005]
 
@@ -15,8 +16,7 @@ def spec(points=None, name="s", sampler="grid", **more) -> Spec:
         "task": "digits",
         "phase": "tune",
         "folder": "runs/x",
-        "metric": "accuracy",
-        "best": "max",
+        "score": Score("accuracy", "max"),
     }
     run = {"task": "digits", "optimizer": "sgd-momentum"}
     return Spec(name=name, run=run, points=points, grid={"lr": LRS}, sampler=sampler, **{**options, **more})
@@ -28,13 +28,17 @@ def studies(folder: Path, *specs: Spec, worker="w", **options) -> Studies:
     return found
 
 
-def result(claim) -> dict:
-    return {"status": "finished", "valid": {"accuracy": claim.point["lr"]}}
+def record(claim, accuracy: float | None = None, **more) -> RunRecord:
+    """What a run of the claim might have found; by default its accuracy is its learning rate."""
+    split = "test" if claim.spec.phase == "final" else "valid"
+    found = {split: {"accuracy": claim.point.get("lr") if accuracy is None else accuracy}}
+    about = {"task": claim.spec.task, "label": claim.spec.label, "role": claim.spec.phase, "seed": 0, "settings": {}}
+    return RunRecord.from_json({**about, "status": "finished", **found, **more})
 
 
 def finish_all(found: Studies) -> list[dict]:
     points = []
     while (claim := found.claim()) is not None:
         points.append(claim.point)
-        assert found.finish(claim, result(claim), claim.point["lr"])
+        assert found.finish(claim, record(claim))
     return points

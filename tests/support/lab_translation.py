@@ -6,10 +6,10 @@ from pathlib import Path
 from types import MappingProxyType
 
 from acmo.lab.tasks.base import Recipe
-from acmo.lab.tasks.translation import Multi30k, Size
-from acmo.lab.translation.evaluation import Look
-from acmo.lab.translation.model import Net
-from acmo.lab.translation.store import Filters
+from acmo.lab.tasks.translation.evaluation import Look
+from acmo.lab.tasks.translation.model import Net
+from acmo.lab.tasks.translation.store import Filters
+from acmo.lab.tasks.translation.translation_task import Multi30k, Size
 
 WORDS = {
     "the": "das", "a": "ein", "man": "Mann", "woman": "Frau", "dog": "Hund", "child": "Kind", "sees": "sieht",

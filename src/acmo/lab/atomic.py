@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from acmo.lab.errors import LabError
+from acmo.lab.redaction import redact
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
@@ -37,8 +38,8 @@ def sweep(folder: Path) -> None:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """`write` of strict JSON: what is not finite is null."""
-    write(path, (json.dumps(strict(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode())
+    """Write strict JSON, where what is not finite is null, without passwords and home folders."""
+    write(path, redact(json.dumps(strict(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode())
 
 
 def strict(value: Any) -> Any:

@@ -1,11 +1,37 @@
 """The optimizers that ACMo is compared with: those that torch lacks, and a registry of all."""
 
-from acmo.rivals.adabound import AdaBound
-from acmo.rivals.full_matrix_adagrad import FullMatrixAdagrad
-from acmo.rivals.ndadam import NDAdam, vector_groups
-from acmo.rivals.padam import PAdam
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from acmo.rivals.registry import REGISTRY, Entry
-from acmo.rivals.sm3 import SM3
-from acmo.rivals.swats import SWATS
+
+if TYPE_CHECKING:
+    from acmo.rivals.adabound import AdaBound
+    from acmo.rivals.full_matrix_adagrad import FullMatrixAdagrad
+    from acmo.rivals.ndadam import NDAdam, vector_groups
+    from acmo.rivals.padam import PAdam
+    from acmo.rivals.sm3 import SM3
+    from acmo.rivals.swats import SWATS
 
 __all__ = ["REGISTRY", "SM3", "SWATS", "AdaBound", "Entry", "FullMatrixAdagrad", "NDAdam", "PAdam", "vector_groups"]
+
+_HOMES = {
+    "AdaBound": "acmo.rivals.adabound",
+    "FullMatrixAdagrad": "acmo.rivals.full_matrix_adagrad",
+    "NDAdam": "acmo.rivals.ndadam",
+    "PAdam": "acmo.rivals.padam",
+    "SM3": "acmo.rivals.sm3",
+    "SWATS": "acmo.rivals.swats",
+    "vector_groups": "acmo.rivals.ndadam",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # At first use: the registry is read where nothing is trained, and torch takes seconds to import.
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'acmo.rivals' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

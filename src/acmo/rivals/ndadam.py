@@ -1,5 +1,6 @@
 """ND-Adam: Adam that steps whole vectors, keeping the gradient's direction and the vectors' length."""
 
+import inspect
 from collections.abc import Iterable
 from typing import Any
 
@@ -155,3 +156,9 @@ def vector_groups(params: ParamsT, lr: float | Tensor = 1e-3) -> list[dict[str, 
             own = group.get("lr", lr) * (VECTOR_LR if ndim else 1.0)
             groups.append({**group, "params": entries, "lr": own, "vector_axes": tuple(range(1, ndim)) or None})
     return groups
+
+
+def build_nd_adam(params: ParamsT, **options: Any) -> NDAdam:
+    """Build ND-Adam with one vector per row of a weight, at 50 times the lr of the other parameters."""
+    lr = options.get("lr", inspect.signature(NDAdam).parameters["lr"].default)
+    return NDAdam(vector_groups(params, lr), **options)

@@ -1,23 +1,20 @@
-"""The optimizers that the paper names: how each is built, and over what it is tuned."""
+"""The optimizers that can be compared: how each is built, and over what it is tuned.
+
+Nothing of torch is imported before an optimizer is built: titles and grids are read where no one trains.
+"""
 
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from itertools import product
 from math import prod
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
-from torch.optim.optimizer import ParamsT
-
-from acmo.optimizer import ACMo
-from acmo.rivals.adabound import AdaBound
-from acmo.rivals.full_matrix_adagrad import FullMatrixAdagrad
-from acmo.rivals.ndadam import NDAdam, vector_groups
-from acmo.rivals.padam import PAdam
-from acmo.rivals.sm3 import SM3
-from acmo.rivals.swats import SWATS
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+    from torch.optim.optimizer import ParamsT
 
 Grid = Mapping[str, tuple[Any, ...]]
 
@@ -39,28 +36,34 @@ class Entry:
       name: its key in `REGISTRY`.
       title: its name in tables and figures.
       reference: where it comes from.
-      optimizer: its class, which is where its defaults are.
+      home: ``module:Class`` of its class, which is where its defaults are.
       overrides: the options that differ from the class's defaults.
       grid: for each option that is tuned, the values that are tried.
-      factory: builds it from ``params`` and options, if the class alone does not.
+      builder: ``module:function`` of what builds it from ``params`` and options, if the class alone does not.
     """
 
     name: str
     title: str
     reference: str
-    optimizer: type[Optimizer]
+    home: str
     overrides: Mapping[str, Any]
     grid: Grid
-    factory: Callable[..., Optimizer] | None = None
+    builder: str | None = None
+
+    @property
+    def optimizer(self) -> "type[Optimizer]":
+        """Return its class, imported now."""
+        found: type[Optimizer] = _import(self.home)
+        return found
 
     @property
     def defaults(self) -> dict[str, Any]:
         """Every option that is set if none is given: the class's defaults, with the overrides."""
         return {**class_defaults(self.optimizer), **self.overrides}
 
-    def build(self, params: ParamsT, **options: Any) -> Optimizer:
+    def build(self, params: "ParamsT", **options: Any) -> "Optimizer":
         """Build the optimizer of these parameters, with the defaults except for ``options``."""
-        factory = self.factory or self.optimizer
+        factory: Callable[..., Optimizer] = _import(self.builder or self.home)
         return factory(params, **{**self.overrides, **options})
 
     def points(self) -> list[dict[str, Any]]:
@@ -72,50 +75,59 @@ class Entry:
         return prod(len(values) for values in self.grid.values())
 
 
-def class_defaults(optimizer: type[Optimizer]) -> dict[str, Any]:
+def class_defaults(optimizer: "type[Optimizer]") -> dict[str, Any]:
     """Return the options of an optimizer's constructor that have a default, with it."""
     parameters = inspect.signature(optimizer).parameters.values()
     return {p.name: p.default for p in parameters if p.default is not p.empty}
 
 
-def build_nd_adam(params: ParamsT, **options: Any) -> NDAdam:
-    """Build ND-Adam with one vector per row of a weight, at 50 times the lr of the other parameters."""
-    lr = options.get("lr", class_defaults(NDAdam)["lr"])
-    return NDAdam(vector_groups(params, lr), **options)
+def _import(home: str) -> Any:
+    module, _, name = home.partition(":")
+    return getattr(import_module(module), name)
 
 
 def _entry(
     name: str,
     title: str,
     reference: str,
-    optimizer: type[Optimizer],
+    home: str,
     *grids: Grid,
-    factory: Callable[..., Optimizer] | None = None,
+    builder: str | None = None,
     **overrides: Any,
 ) -> Entry:
     grid = {option: values for part in (LR, *grids) for option, values in part.items()}
-    return Entry(name, title, reference, optimizer, MappingProxyType(overrides), MappingProxyType(grid), factory)
+    home = home if ":" in home else f"torch.optim:{home}"
+    return Entry(name, title, reference, home, MappingProxyType(overrides), MappingProxyType(grid), builder)
 
 
 # torch's own are fused where torch can: RMSprop cannot. Momentum 0.9 is the first value of the paper's grid.
 _ENTRIES = (
-    _entry("acmo", "ACMo", "Huang et al., 2021", ACMo, COUPLED),
-    _entry("sgd-momentum", "SGD-momentum", "Polyak, 1964", SGD, MOMENTUM, COUPLED, momentum=0.9, fused=True),
+    _entry("acmo", "ACMo", "Huang et al., 2021", "acmo.optimizer:ACMo", COUPLED),
+    _entry("sgd-momentum", "SGD-momentum", "Polyak, 1964", "SGD", MOMENTUM, COUPLED, momentum=0.9, fused=True),
     _entry(
-        "nag", "NAG", "Nesterov, 1983; Sutskever et al., 2013", SGD, MOMENTUM, COUPLED,
+        "nag", "NAG", "Nesterov, 1983; Sutskever et al., 2013", "SGD", MOMENTUM, COUPLED,
         momentum=0.9, nesterov=True, fused=True,
     ),
-    _entry("adagrad", "Adagrad", "Duchi et al., 2011", Adagrad, COUPLED, fused=True),
-    _entry("rmsprop", "RMSProp", "Tieleman and Hinton, 2012", RMSprop, COUPLED),
-    _entry("adam", "Adam", "Kingma and Ba, 2015", Adam, BETAS, COUPLED, fused=True),
-    _entry("amsgrad", "AMSGrad", "Reddi et al., 2018", Adam, BETAS, COUPLED, amsgrad=True, fused=True),
-    _entry("adamw", "AdamW", "Loshchilov and Hutter, 2019", AdamW, BETAS, DECOUPLED, fused=True),
-    _entry("padam", "PAdam", "Chen et al., 2018", PAdam, BETAS, PARTIAL, COUPLED),
-    _entry("adabound", "AdaBound", "Luo et al., 2019", AdaBound, BETAS, FINAL_LR, COUPLED),
-    _entry("amsbound", "AMSBound", "Luo et al., 2019", AdaBound, BETAS, FINAL_LR, COUPLED, amsbound=True),
-    _entry("nd-adam", "ND-Adam", "Zhang et al., 2017", NDAdam, BETAS, COUPLED, factory=build_nd_adam),
-    _entry("swats", "SWATS", "Keskar and Socher, 2017", SWATS, BETAS, COUPLED),
-    _entry("sm3", "SM3", "Anil et al., 2019", SM3, COUPLED),
-    _entry("full-matrix-adagrad", "full-matrix Adagrad", "Duchi et al., 2011", FullMatrixAdagrad, COUPLED),
+    _entry("adagrad", "Adagrad", "Duchi et al., 2011", "Adagrad", COUPLED, fused=True),
+    _entry("rmsprop", "RMSProp", "Tieleman and Hinton, 2012", "RMSprop", COUPLED),
+    _entry("adam", "Adam", "Kingma and Ba, 2015", "Adam", BETAS, COUPLED, fused=True),
+    _entry("amsgrad", "AMSGrad", "Reddi et al., 2018", "Adam", BETAS, COUPLED, amsgrad=True, fused=True),
+    _entry("adamw", "AdamW", "Loshchilov and Hutter, 2019", "AdamW", BETAS, DECOUPLED, fused=True),
+    _entry("padam", "PAdam", "Chen et al., 2018", "acmo.rivals.padam:PAdam", BETAS, PARTIAL, COUPLED),
+    _entry("adabound", "AdaBound", "Luo et al., 2019", "acmo.rivals.adabound:AdaBound", BETAS, FINAL_LR, COUPLED),
+    _entry(
+        "amsbound", "AMSBound", "Luo et al., 2019", "acmo.rivals.adabound:AdaBound", BETAS, FINAL_LR, COUPLED,
+        amsbound=True,
+    ),
+    _entry(
+        "nd-adam", "ND-Adam", "Zhang et al., 2017", "acmo.rivals.ndadam:NDAdam", BETAS, COUPLED,
+        builder="acmo.rivals.ndadam:build_nd_adam",
+    ),
+    _entry("swats", "SWATS", "Keskar and Socher, 2017", "acmo.rivals.swats:SWATS", BETAS, COUPLED),
+    _entry("sm3", "SM3", "Anil et al., 2019", "acmo.rivals.sm3:SM3", COUPLED),
+    _entry(
+        "full-matrix-adagrad", "full-matrix Adagrad", "Duchi et al., 2011",
+        "acmo.rivals.full_matrix_adagrad:FullMatrixAdagrad", COUPLED,
+    ),
 )  # fmt: skip
 REGISTRY: Mapping[str, Entry] = MappingProxyType({entry.name: entry for entry in _ENTRIES})

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from acmo.lab.config.plan import parse_value, parse_values
+from acmo.lab.config.preset_files import presets
 from acmo.lab.errors import LabError
-from acmo.lab.plan import parse_value, parse_values, presets
 from acmo.lab.tasks import TASKS
 from tests.support.lab_command import QUICK, run_command
 from tests.support.paths import ROOT

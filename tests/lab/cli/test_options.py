@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from acmo.lab.cli import options
-from acmo.lab.config import RunOptions
+from acmo.lab.cli import shared_options as options
+from acmo.lab.config.run_options import RunOptions
 from tests.support.lab_command import run_command
 from tests.support.paths import SUPPORT
 

@@ -1,9 +1,11 @@
 """The printed verdict fits the terminal, and names with brackets are no markup."""
 
+from dataclasses import replace
+
 import pytest
 from rich.console import Console
 
-from acmo.lab.table import NARROW, WIDE, settings, verdict
+from acmo.lab.cli.verdict_table import NARROW, WIDE, settings, verdict
 from tests.support.lab_command import run_command
 from tests.support.lab_rows import full_rows, summary_of
 
@@ -17,7 +19,7 @@ def test_brackets_in_names_are_no_markup(acmo, tmp_path):
     assert code == 0, err
     assert "a [/] title" in out
     assert "[bold]x[/y]" in out
-    rows = [{**row, "task": "t[/x].py:T", "label": row["label"]} for row in full_rows(0.9)]
+    rows = [replace(row, task="t[/x].py:T") for row in full_rows(0.9)]
     task = {**summary_of(full_rows(0.9)), "task": "t[/x].py:T"}
     console = Console(width=200)
     with console.capture() as shown:
@@ -48,7 +50,7 @@ def test_the_verdict_fits_the_terminal_and_loses_no_word(width, long):
 
 
 def test_a_verdict_without_seeds_has_dashes():
-    task = summary_of([row for row in full_rows(0.9) if row["role"] == "tune"])
+    task = summary_of([row for row in full_rows(0.9) if row.role == "tune"])
     for width in (60, 200):
         console = Console(width=width)
         with console.capture() as shown:

@@ -4,15 +4,16 @@ import math
 
 import pytest
 
-from acmo.lab.compare import check
-from acmo.lab.config import run_config
+from acmo.lab.config.grids import check_names, drawn_points, grid_of, points_of
+from acmo.lab.config.plan import make_plan
+from acmo.lab.config.preset_files import presets, read_toml
+from acmo.lab.config.run_options import run_config
+from acmo.lab.config.schedules import Schedule
 from acmo.lab.errors import LabError
-from acmo.lab.grids import check_names, drawn_points, grid_of, points_of
-from acmo.lab.plan import make_plan, presets, read_toml
-from acmo.lab.schedules import Schedule
-from acmo.lab.stages import Goal, run_counts, tuning_spec
-from acmo.lab.storage import Store, sqlite_in
-from acmo.lab.studies import Studies, require_all
+from acmo.lab.studies.comparison import check
+from acmo.lab.studies.stages import Goal, run_counts, tuning_spec
+from acmo.lab.studies.storage import Store, sqlite_in
+from acmo.lab.studies.trials import Studies, require_all
 
 BOTH = {"label": "x", "optimizer": "acmo", "settings": {"lr": 1}, "grid": {"lr": [1]}}
 

@@ -17,9 +17,10 @@ import pytest
 import torch
 
 from acmo import ACMo
-from acmo.lab.gallery import canvas, geometry, page, paths, write
+from acmo.lab.gallery import canvas, geometry, paths, write
+from acmo.lab.gallery import gallery_page as page
 from acmo.lab.gallery.surfaces import SURFACES
-from acmo.lab.report import figures
+from acmo.lab.report import paper_figures as figures
 from tests.support.gallery import data_of
 from tests.support.lab_command import run_command
 from tests.support.oracle import Oracle

@@ -5,7 +5,8 @@ import json
 
 import pytest
 
-from acmo.lab.report import figures, write
+from acmo.lab.report import paper_figures as figures
+from acmo.lab.report import write
 from acmo.lab.report.evidence import gather
 from tests.support.browser import CHROMIUM, ENABLE, Browser
 from tests.support.lab_folders import PAPER, write_comparison

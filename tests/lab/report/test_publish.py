@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from acmo.lab.cli import main
-from acmo.lab.cli.report import sum_up
+from acmo.lab.cli.report_command import sum_up
 from acmo.lab.errors import LabError
-from acmo.lab.report import figures
+from acmo.lab.report import paper_figures as figures
 from acmo.lab.report.evidence import gather
 from acmo.lab.report.publish import difference, overview, page, publish, recomputed, verdict
-from acmo.lab.results import load, read_lines
+from acmo.lab.results.comparison_folder import load, read_lines
 from tests.support.lab_folders import write_comparison, write_run
 
 FILES = {"comparison.json", "trials.jsonl", "summary.json", "summary.csv", "README.md"}
@@ -88,17 +88,17 @@ def test_published_folder_can_be_reported_and_published_again(published, tmp_pat
 @pytest.mark.parametrize("lack", ["a result", "a tuning run", "a seed", "all seeds", "a comparison"])
 def test_what_is_not_finished_is_not_published(tmp_path, lack):
     folder = write_comparison(tmp_path / "c", seeds=5)
-    seeds = {run["seed"]: folder / run["folder"] for run in load(folder).runs if run["label"] == "acmo"}
+    seeds = {run.seed: folder / run.folder for run in load(folder).runs if run.label == "acmo"}
     if lack == "a result":
         (seeds[3] / "result.json").unlink()
     elif lack == "a comparison":
         (folder / "comparison.json").unlink()
     else:
         gone = {"a tuning run": ["tune"], "a seed": [5], "all seeds": [1, 2, 3, 4, 5]}[lack]
-        runs = [r for r in load(folder).runs if r["label"] == "acmo"]
+        runs = [r for r in load(folder).runs if r.label == "acmo"]
         for run in runs:
-            if run["seed"] in gone or (gone == ["tune"] and run["role"] == "tune" and run["settings"]["lr"] == 0.1):
-                for path in (folder / run["folder"]).iterdir():
+            if run.seed in gone or (gone == ["tune"] and run.role == "tune" and run.settings["lr"] == 0.1):
+                for path in (folder / run.folder).iterdir():
                     path.unlink()
     sum_up(folder)
     with pytest.raises(
@@ -110,10 +110,10 @@ def test_what_is_not_finished_is_not_published(tmp_path, lack):
 
 def test_a_diverged_seed_is_a_finished_one(tmp_path):
     folder = write_comparison(tmp_path / "c", seeds=5)
-    run = next(r for r in load(folder).runs if r["label"] == "acmo" and r["seed"] == 2)
-    result = json.loads((folder / run["folder"] / "result.json").read_text())
+    run = next(r for r in load(folder).runs if r.label == "acmo" and r.seed == 2)
+    result = json.loads((folder / run.folder / "result.json").read_text())
     result |= {"status": "diverged", "test": None, "reason": "nan"}
-    (folder / run["folder"] / "result.json").write_text(json.dumps(result))
+    (folder / run.folder / "result.json").write_text(json.dumps(result))
     sum_up(folder)
     publish(folder, tmp_path / "p")
     rows = {r["label"]: r for r in json.loads((tmp_path / "p" / "summary.json").read_text())["tasks"][0]["rows"]}

@@ -9,7 +9,9 @@ import pytest
 
 from acmo.lab.cli import main
 from acmo.lab.errors import LabError
-from acmo.lab.report import figures, paper, sentences, speed, tuning, words, write
+from acmo.lab.redaction import redact
+from acmo.lab.report import paper, sentences, speed, tuning, write
+from acmo.lab.report import paper_figures as figures
 from acmo.lab.report.curves import band
 from acmo.lab.report.evidence import gather
 from acmo.lab.report.paper import original
@@ -224,8 +226,8 @@ def test_neither_passwords_nor_home_folders_are_in_the_page(tmp_path):
     for secret in ("hunter2", "/home/", "/Users/", "/root", "ann/", "bob", "carla"):
         assert secret not in page.replace(get_plotly(), ""), secret
     assert "acmo compare --storage postgresql://ann:***@db/x --data ~/data" in text_of(page)
-    assert words.without_secrets("x=/home/ann") == "x=~"
-    assert words.without_secrets("/rooted/home") == "/rooted/home"
+    assert redact("x=/home/ann") == "x=~"
+    assert redact("/rooted/home") == "/rooted/home"
 
 
 def get_plotly() -> str:

@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 
 from acmo.lab.cli import main
-from acmo.lab.cli.report import sum_up
-from acmo.lab.compare import Compare
+from acmo.lab.cli.report_command import sum_up
+from acmo.lab.config.plan import make_plan
 from acmo.lab.errors import LabError
-from acmo.lab.plan import make_plan
 from acmo.lab.report import write
 from acmo.lab.report.evidence import gather
-from acmo.lab.results import load, read_lines
-from acmo.lab.storage import Store, sqlite_in
+from acmo.lab.results import load
+from acmo.lab.results.tables import read_lines
+from acmo.lab.studies.comparison import Compare
+from acmo.lab.studies.storage import Store, sqlite_in
 from tests.support.lab_folders import write_comparison, write_run
 from tests.support.paths import SUPPORT
 
@@ -56,15 +57,15 @@ def test_train_run_in_the_same_folder_leaves_the_report_as_is(tmp_path, stray):
     plan["config"] |= {"epochs": None, "batch_size": None}
     (folder / "comparison.json").write_text(json.dumps(plan))
     assert summary_after_report(folder) == before
-    assert run.name not in {r["run"] for r in load(folder).runs}
+    assert run.name not in {r.run for r in load(folder).runs}
 
 
 def test_runs_from_before_a_grid_changed_are_left_out(tmp_path):
     mine = {"label": "mine", "optimizer": "sgd-momentum", "grid": {"lr": [0.1, 0.01, 0.001]}}
     folder = write_comparison(tmp_path, contenders=[mine])
-    assert len([r for r in load(folder).runs if r["label"] == "mine" and r["role"] == "tune"]) == 3
+    assert len([r for r in load(folder).runs if r.label == "mine" and r.role == "tune"]) == 3
     rewrite(folder / "comparison.json", contender=[{**mine, "grid": {"lr": [0.01]}}])
-    assert {r["settings"]["lr"] for r in load(folder).runs if r["label"] == "mine"} == {0.01}
+    assert {r.settings["lr"] for r in load(folder).runs if r.label == "mine"} == {0.01}
 
 
 def test_fixed_wd_accepts_any_weight_decay_found_for_sgd(tmp_path):
@@ -72,7 +73,7 @@ def test_fixed_wd_accepts_any_weight_decay_found_for_sgd(tmp_path):
     for path in folder.glob("runs/*/adam/*/config.json"):
         lr = json.loads(path.read_text())["config"]["settings"]["lr"]
         rewrite(path, settings={"lr": lr, "weight_decay": 0.00042})
-    assert len([r for r in load(folder).runs if r["label"] == "adam"]) == 5
+    assert len([r for r in load(folder).runs if r.label == "adam"]) == 5
 
 
 @pytest.mark.parametrize("content", ["[]", '"text"', "3", '{"config": {}}', '{"config": {"tasks": ["digits"]}}', "{"])
@@ -116,7 +117,7 @@ def test_comparison_below_the_home_folder_resumes_and_reports(home, tmp_path, mo
     out = tmp_path / "out"
 
     def compare() -> dict:
-        return Compare(make_plan(values), out, Store(sqlite_in(out)), workers=1, quiet=True).run()
+        return Compare(make_plan(values), out, Store(sqlite_in(out)), workers=1, quiet=True).run().summary
 
     first = compare()
     assert [row["label"] for row in first["tasks"][0]["rows"]] == ["sgd-momentum", "~/opt.py:Mine"]
@@ -153,6 +154,6 @@ def test_folder_is_locked_while_it_is_checked(tmp_path, monkeypatch):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         looked.append(path.name)
 
-    monkeypatch.setattr("acmo.lab.results.read_json", read)
+    monkeypatch.setattr("acmo.lab.results.comparison_folder.read_json", read)
     comparison._prepare()
     assert looked == ["comparison.json"]

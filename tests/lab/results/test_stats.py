@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acmo.lab.stats import (
+from acmo.lab.results.run_record import CurvePoint, Score, thin_curve
+from acmo.lab.results.stats import (
     NO_DIFFERENCE,
     bootstrap_interval,
     budget_curve,
@@ -18,7 +19,6 @@ from acmo.lab.stats import (
     target_score,
     time_to_target,
 )
-from acmo.lab.worker import thinned
 
 scores = st.floats(0, 1)
 
@@ -200,11 +200,10 @@ def test_who_lost_runs_ranks_behind_who_lost_fewer():
 def test_thinned_curve_keeps_the_time_to_every_target(best):
     draw = np.random.default_rng(0)
     scores = np.linspace(0, 1, 3000) * (1 if best == "max" else -1) + 0.2 * draw.normal(size=3000)
-    curve = [[i, i / 10, float(s)] for i, s in enumerate(scores)]
-    curve[7][2] = None
-    short = thinned(curve, best)
+    curve = [CurvePoint(i, i / 10, None if i == 7 else float(s)) for i, s in enumerate(scores)]
+    short = thin_curve(curve, Score("accuracy", best))
     assert 200 <= len(short) < 300
     assert short[-1] == curve[-1]
     for target in np.quantile(scores, np.linspace(0.01, 0.999, 50)):
         assert time_to_target([short], target, best) == time_to_target([curve], target, best)
-    assert thinned(curve[:400], best) == curve[:400]
+    assert thin_curve(curve[:400], Score("accuracy", best)) == curve[:400]

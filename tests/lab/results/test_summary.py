@@ -1,10 +1,13 @@
 """The summary of a comparison: choices, targets, ranks and budget curves from rows."""
 
+from dataclasses import replace
+
 import pytest
 
-from acmo.lab.results import flatten
-from acmo.lab.stats import NO_DIFFERENCE
-from acmo.lab.summary import chosen
+from acmo.lab.results.run_record import Score
+from acmo.lab.results.stats import NO_DIFFERENCE
+from acmo.lab.results.summary import choose
+from acmo.lab.results.tables import flatten
 from tests.support.lab_rows import full_rows, row, summary_of
 
 
@@ -15,18 +18,18 @@ def test_the_target_does_not_hang_on_acmo():
 
 def test_a_better_test_score_changes_no_choice():
     rows = [row("acmo", "tune", 0, 0.1, 0.9, 0.1), row("acmo", "tune", 0, 0.01, 0.8, 0.99)]
-    assert chosen(rows, "accuracy", "max")["settings"] == {"lr": 0.1}
+    assert choose(rows, Score("accuracy", "max")).settings == {"lr": 0.1}
 
 
 def test_equal_scores_are_ordered_by_validation_loss():
     rows = [row("acmo", "tune", 0, 0.1, 0.9), row("acmo", "tune", 0, 0.01, 0.9)]
-    rows[0]["valid"]["loss"], rows[1]["valid"]["loss"] = 0.5, 0.3
-    assert chosen(rows, "accuracy", "max")["settings"] == {"lr": 0.01}
+    rows[0].valid["loss"], rows[1].valid["loss"] = 0.5, 0.3
+    assert choose(rows, Score("accuracy", "max")).settings == {"lr": 0.01}
 
 
 def test_optimizer_that_always_diverges_has_no_score():
     rows = full_rows(0.9)
-    rows = [r for r in rows if r["label"] != "adam"] + [row("adam", "tune", 0, lr, None) for lr in (0.1, 0.01)]
+    rows = [r for r in rows if r.label != "adam"] + [row("adam", "tune", 0, lr, None) for lr in (0.1, 0.01)]
     task = summary_of(rows)
     by_label = {r["label"]: r for r in task["rows"]}
     assert by_label["acmo"]["diverged"] == {"tune": 1, "final": 0}
@@ -52,8 +55,8 @@ def test_a_summary_does_not_rank_the_luckiest_survivor_first():
     for label, score in (("acmo", 0.9), ("sgd-momentum", 0.8), ("adam", 0.7)):
         rows += [row(label, "tune", 0, 0.1, score)]
         rows += [row(label, "final", seed, 0.1, score, score + 0.001 * seed) for seed in range(1, 7)]
-    lucky = [r for r in rows if r["label"] == "acmo" and r["role"] == "final"]
-    lucky[0].update(status="diverged", test=None)
+    lucky = next(i for i, r in enumerate(rows) if r.label == "acmo" and r.role == "final")
+    rows[lucky] = replace(rows[lucky], status="diverged", test=None)
     task = summary_of(rows, seeds=6)
     by = {r["label"]: r for r in task["rows"]}
     assert [by[label]["rank"] for label in ("acmo", "sgd-momentum", "adam")] == [3, 1, 2]

@@ -14,10 +14,12 @@ import numpy as np
 import pytest
 import torch
 
-from acmo.lab import atomic, checkpoints, metrics, randomness
-from acmo.lab.config import RunConfig
+from acmo.lab import atomic
+from acmo.lab.config.run_options import RunConfig
 from acmo.lab.errors import LabError
-from acmo.lab.runs import run
+from acmo.lab.results.metrics_file import read_metrics
+from acmo.lab.runs import checkpoints, randomness
+from acmo.lab.runs.run_folder import run
 from acmo.rivals import REGISTRY
 from tests.support.lab_runs import Stop, assert_same, assert_same_bits, stop_at
 from tests.support.lab_runs import checkpointed_config as config
@@ -33,7 +35,7 @@ import torch
 torch.set_num_threads(1)
 from acmo.lab.config import RunConfig
 from acmo.lab.errors import LabError
-from acmo.lab.runs import run
+from acmo.lab.runs.run_folder import run
 if len(sys.argv) > 3:
     import resource
     resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]),) * 2)
@@ -87,8 +89,8 @@ def test_run_killed_at_any_moment_ends_with_the_same_bits(tmp_path):
     draw, kills = random.Random(0), 0
     for _ in range(20):
         process = start(what, tmp_path / "killed")
-        lines = len(metrics.read(tmp_path / "killed"))
-        while process.poll() is None and len(metrics.read(tmp_path / "killed")) <= lines + 5:
+        lines = len(read_metrics(tmp_path / "killed").rows)
+        while process.poll() is None and len(read_metrics(tmp_path / "killed").rows) <= lines + 5:
             time.sleep(0.001)
         time.sleep(draw.random() * 0.1)  # inside a step, a line, a checkpoint: who knows
         process.send_signal(signal.SIGKILL)
@@ -170,7 +172,7 @@ def test_half_a_line_at_the_end_is_cut(tmp_path):
     what = cut(tmp_path)
     with (tmp_path / "cut" / "metrics.jsonl").open("a") as file:
         file.write('{"kind": "tra')
-    assert metrics.read(tmp_path / "cut")[-1]["kind"] == "train"
+    assert read_metrics(tmp_path / "cut").rows[-1]["kind"] == "train"
     run(what, tmp_path / "cut")
     assert_same(tmp_path / "whole", tmp_path / "cut")
 

@@ -7,8 +7,9 @@ import sys
 
 import pytest
 
-from acmo.lab import atomic, checkpoints
-from acmo.lab.runs import run
+from acmo.lab import atomic
+from acmo.lab.runs import checkpoints
+from acmo.lab.runs.run_folder import run
 from tests.support.lab_runs import Stop, assert_same, stop_at
 from tests.support.lab_runs import checkpointed_config as config
 
@@ -21,7 +22,7 @@ from pathlib import Path
 import torch
 torch.set_num_threads(1)
 from acmo.lab.config import RunConfig
-from acmo.lab.runs import run
+from acmo.lab.runs.run_folder import run
 
 config, folder = RunConfig.model_validate_json(sys.argv[1]), Path(sys.argv[2])
 OPERATIONS = ("write", "fsync", "ftruncate", "replace", "unlink", "rmdir", "mkdir")

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from acmo.lab.config import RunConfig
+from acmo.lab.config.run_options import RunConfig
 from acmo.lab.errors import LabError
-from acmo.lab.runs import run
+from acmo.lab.runs.run_folder import run
 
 
 def cifar(folder: Path, seed: int) -> Path:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from acmo.lab import metrics
-from acmo.lab.config import RunConfig
-from acmo.lab.runs import Result, run
+from acmo.lab.config.run_options import RunConfig
+from acmo.lab.results.metrics_file import read_metrics
+from acmo.lab.runs.run_folder import Result, run
 from tests.support.lab_runs import final_weights
 from tests.support.lab_runs import task_config as config
 
@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 torch.set_num_threads(1)
 from acmo.lab.config import RunConfig
-from acmo.lab.runs import run
+from acmo.lab.runs.run_folder import run
 print(run(RunConfig.model_validate_json(sys.argv[1]), Path(sys.argv[2])))
 """
 
@@ -60,7 +60,7 @@ def test_two_ranks_equal_one_with_the_same_global_batch(tmp_path, task):
     weights = [final_weights(tmp_path / name) for name in ("1", "2")]
     for key in weights[0]:
         torch.testing.assert_close(weights[0][key], weights[1][key], rtol=1e-5, atol=1e-6)
-    lines = [[row["loss"] for row in metrics.read(tmp_path / name)] for name in ("1", "2")]
+    lines = [[row["loss"] for row in read_metrics(tmp_path / name).rows] for name in ("1", "2")]
     assert lines[0] == pytest.approx(lines[1], rel=1e-5)
 
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from acmo.lab import metrics
-from acmo.lab.config import run_config
+from acmo.lab.config.optimizers import build
+from acmo.lab.config.run_options import run_config
+from acmo.lab.config.schedules import Schedule
 from acmo.lab.errors import LabError
-from acmo.lab.optimizers import build
-from acmo.lab.runs import Progress, Result, run
-from acmo.lab.schedules import Schedule
+from acmo.lab.results.metrics_file import read_metrics
+from acmo.lab.runs.run_folder import Progress, Result, run
 from tests.support.lab_runs import TASKS, final_weights
 from tests.support.lab_runs import task_config as config
 
@@ -99,7 +99,7 @@ def test_divergence_is_a_result(tmp_path, lr, log_every, word):
     assert result.steps < 40
     assert result.reason is not None
     assert re.search(word, result.reason)
-    assert metrics.read(tmp_path, "train")[-1]["step"] == result.steps
+    assert read_metrics(tmp_path).of("train")[-1]["step"] == result.steps
 
 
 def test_a_validation_loss_that_is_not_finite_is_divergence_too(tmp_path):
@@ -119,7 +119,7 @@ def test_an_optimizer_that_raises_on_a_bad_gradient_diverges(tmp_path):
 
 def test_schedule_and_clipping_reach_the_optimizer(tmp_path):
     run(config(schedule="steps:1:0.1", max_grad_norm=1e-3, log_every=1), tmp_path / "acmo")
-    rows = metrics.read(tmp_path / "acmo", "train")
+    rows = read_metrics(tmp_path / "acmo").of("train")
     assert [row["lr"] for row in rows[::10]] == pytest.approx([0.1, 0.01, 0.001, 0.0001])
     assert all(0 < row["clip_scale"] < 1 for row in rows)
     run(config(optimizer="sgd-momentum", settings={"lr": 1.0, "momentum": 0.0}, max_grad_norm=1e-3, steps=1,
@@ -139,7 +139,7 @@ def test_accumulation_gives_what_one_batch_gives(tmp_path, task):
     one, four = (final_weights(tmp_path / name) for name in ("1", "4"))
     for key in one:
         torch.testing.assert_close(one[key], four[key], rtol=1e-5, atol=1e-6)
-    lines = [[row["loss"] for row in metrics.read(tmp_path / name, "train")] for name in ("1", "4")]
+    lines = [[row["loss"] for row in read_metrics(tmp_path / name).of("train")] for name in ("1", "4")]
     assert lines[0] == pytest.approx(lines[1], rel=1e-5)
 
 
@@ -159,7 +159,7 @@ def test_tensorboard_is_written_when_asked_for(tmp_path):
 
     events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     assert [event.step for event in events.Scalars("valid/accuracy")] == [10, 20, 30, 40]
-    assert len(events.Scalars("train/beta_hat")) == len(metrics.read(tmp_path, "train"))
+    assert len(events.Scalars("train/beta_hat")) == len(read_metrics(tmp_path).of("train"))
 
 
 def test_progress_is_reported_and_its_exception_ends_the_run(tmp_path):
@@ -181,7 +181,7 @@ def test_a_second_process_in_the_same_folder_waits_for_the_first(tmp_path):
     with context.Pool(2) as pool:
         both = pool.starmap(run, [(what, tmp_path), (what, tmp_path)])
     assert both[0] == both[1]
-    steps = [row["step"] for row in metrics.read(tmp_path, "train")]
+    steps = [row["step"] for row in read_metrics(tmp_path).of("train")]
     assert steps == sorted(set(steps))
 
 
@@ -300,7 +300,7 @@ def test_waiting_costs_no_time_that_counts(tmp_path):
 def test_a_run_does_not_mind_frozen_flags(tmp_path: Path):
     code = (
         "import torch; torch.backends.disable_global_flags()\n"
-        "from acmo.lab.randomness import deterministic\n"
+        "from acmo.lab.runs.randomness import deterministic\n"
         "with deterministic(True): assert not torch.backends.cudnn.benchmark"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, timeout=600)

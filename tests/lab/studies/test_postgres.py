@@ -18,9 +18,9 @@ from tests.support.paths import ROOT
 
 pytest.importorskip("psycopg", reason='no driver: pip install "acmo[postgres]"')
 
-from acmo.lab.storage import Store
-from acmo.lab.studies import Studies
-from tests.support.lab_studies import LRS, spec
+from acmo.lab.studies.storage import Store
+from acmo.lab.studies.trials import Studies
+from tests.support.lab_studies import LRS, record, spec
 
 PASSWORD = "s3cr3t@of/the:server"
 ENCODED = "s3cr3t%40of%2Fthe%3Aserver"
@@ -91,9 +91,9 @@ def url():
 WORKER = """
 import sys, time
 sys.path.insert(0, sys.argv[3])
-from acmo.lab.storage import Store
-from acmo.lab.studies import Studies
-from tests.support.lab_studies import result, spec
+from acmo.lab.studies.storage import Store
+from acmo.lab.studies.trials import Studies
+from tests.support.lab_studies import record, spec
 found = Studies(Store(sys.argv[1], heartbeat=1, grace=3), [spec(name=sys.argv[2])], "worker")
 found.enqueue()
 while True:
@@ -107,7 +107,7 @@ while True:
     print("claimed", claim.trial.number, claim.point["lr"], flush=True)
     with found.alive(claim):
         time.sleep(0.5 if len(sys.argv) < 5 else float(sys.argv[4]))
-    print("finished", found.finish(claim, result(claim), claim.point["lr"]), claim.point["lr"], flush=True)
+    print("finished", found.finish(claim, record(claim)), claim.point["lr"], flush=True)
 """
 
 
@@ -139,7 +139,7 @@ def test_workers_share_the_grid_and_survive_a_killed_one(url):
 
 def test_a_lock_is_given_back_when_its_holder_is_killed(url):
     hold = "with Store(sys.argv[1]).lock():\n    print('held', flush=True)\n    time.sleep(600)"
-    code = f"import sys, time\nfrom acmo.lab.storage import Store\n{hold}"
+    code = f"import sys, time\nfrom acmo.lab.studies.storage import Store\n{hold}"
     holder = subprocess.Popen([sys.executable, "-c", code, url], stdout=subprocess.PIPE, text=True)
     assert holder.stdout.readline() == "held\n"
     holder.kill()
@@ -152,11 +152,12 @@ def test_a_lock_is_given_back_when_its_holder_is_killed(url):
 def test_growing_studies_find_their_results_on_another_machine(url):
     with Studies(Store(url), [spec([{"seed": 1}], name="seeds", phase="final")]) as first:
         first.enqueue()
-        first.finish(first.claim(), {"test": {"accuracy": 0.5}}, 0.5)
+        claim = first.claim()
+        first.finish(claim, record(claim, 0.5))
     with Studies(Store(url), [spec([{"seed": 1}, {"seed": 2}], name="seeds", phase="final")]) as second:
         second.enqueue()
         assert second.counts() == {"all": 2, "done": 1, "running": 0, "waiting": 1}
-        assert second.done(second.specs[0])[0].user_attrs["result"] == {"test": {"accuracy": 0.5}}
+        assert second.records(second.specs[0]) == [record(claim, 0.5)]
 
 
 def acmo(*args: str, cwd: Path) -> subprocess.CompletedProcess:

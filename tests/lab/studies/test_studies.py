@@ -7,14 +7,16 @@ import time
 
 import pytest
 
+from acmo.lab.config.grids import describe, drawn_points, grid_of, points_of, run_counts
+from acmo.lab.config.plan import Contender, make_plan
 from acmo.lab.errors import LabError
-from acmo.lab.grids import describe, drawn_points, grid_of, points_of
-from acmo.lab.plan import Contender, make_plan
-from acmo.lab.stages import Goal, run_counts, tuning_spec, tuning_waves
-from acmo.lab.storage import Store, scrub, sqlite_in
-from acmo.lab.studies import Spec, Studies, require_all
+from acmo.lab.redaction import redact_passwords
+from acmo.lab.results.run_record import Score
+from acmo.lab.studies.stages import tuning_spec, tuning_waves
+from acmo.lab.studies.storage import Store, sqlite_in
+from acmo.lab.studies.trials import Spec, Studies, require_all
 from acmo.rivals import REGISTRY
-from tests.support.lab_studies import LRS, finish_all, result, spec, studies
+from tests.support.lab_studies import LRS, finish_all, record, spec, studies
 
 
 def test_every_point_is_handed_out_once_in_order(tmp_path):
@@ -24,7 +26,8 @@ def test_every_point_is_handed_out_once_in_order(tmp_path):
 def test_enqueuing_again_adds_nothing(tmp_path):
     first = studies(tmp_path)
     claim = first.claim()
-    first.finish(first.claim(), {}, 0.5)
+    claim = first.claim()
+    first.finish(claim, record(claim))
     again = studies(tmp_path)
     assert again.counts() == {"all": 6, "done": 1, "running": 1, "waiting": 4}
     assert len(finish_all(again)) == 4
@@ -44,7 +47,7 @@ def _work(url: str, taken) -> None:
     while (claim := found.claim()) is not None:
         taken.put((claim.spec.name, claim.point["lr"]))
         time.sleep(0.02)
-        found.finish(claim, result(claim), 0.5)
+        found.finish(claim, record(claim))
 
 
 def test_processes_that_start_at_once_share_the_grid(tmp_path):
@@ -83,7 +86,7 @@ def test_the_trial_of_a_worker_that_was_killed_is_tried_again(tmp_path):
         time.sleep(0.2)
     assert claim.point == {"lr": 0.1}
     assert claim.trial.number == 1
-    assert found.finish(claim, result(claim), 0.1)
+    assert found.finish(claim, record(claim))
     assert found.counts() == {"all": 1, "done": 1, "running": 0, "waiting": 0}
 
 
@@ -96,7 +99,7 @@ def test_a_trial_that_gives_signs_of_life_is_left_alone(tmp_path):
         while time.monotonic() < deadline:
             assert studies(tmp_path, spec([{"lr": 0.1}]), heartbeat=1, grace=2).claim() is None
             time.sleep(0.5)
-    assert found.finish(claim, result(claim), 0.1)
+    assert found.finish(claim, record(claim))
 
 
 def test_late_worker_cannot_overwrite_the_new_result(tmp_path):
@@ -105,9 +108,9 @@ def test_late_worker_cannot_overwrite_the_new_result(tmp_path):
     found.give_back("s", zombie.trial.number, died=True)
     other = found.claim()
     assert other.point == zombie.point
-    assert found.finish(other, {"by": "other"}, 0.2)
-    assert not found.finish(zombie, {"by": "zombie"}, 0.9)
-    assert [t.user_attrs["result"] for t in found.done(found.specs[0])] == [{"by": "other"}]
+    assert found.finish(other, record(other, 0.2))
+    assert not found.finish(zombie, record(zombie, 0.9))
+    assert [r.valid["accuracy"] for r in found.records(found.specs[0])] == [0.2]
 
 
 def test_a_worker_that_died_while_claiming_leaves_nothing_behind(tmp_path):
@@ -135,9 +138,10 @@ def test_trial_returned_on_ctrl_c_is_claimed_by_the_next_start(tmp_path):
 
 
 def test_a_diverged_trial_is_complete_with_the_worst_value(tmp_path):
-    found = studies(tmp_path, spec([{"lr": 0.1}], best="min"))
-    assert found.finish(found.claim(), {"status": "diverged"}, None)
-    assert found.done(found.specs[0])[0].value == float("inf")
+    found = studies(tmp_path, spec([{"lr": 0.1}], score=Score("loss", "min")))
+    claim = found.claim()
+    assert found.finish(claim, record(claim, status="diverged"))
+    assert found._done(found.specs[0])[0].value == float("inf")
 
 
 def test_betas_come_back_as_they_went_in(tmp_path):
@@ -148,7 +152,7 @@ def test_betas_come_back_as_they_went_in(tmp_path):
     points = []
     while (claim := found.claim()) is not None:
         points.append(claim.point)
-        found.finish(claim, {}, 0.5)
+        found.finish(claim, record(claim, 0.5))
     assert points == points_of(grid)
 
 
@@ -200,7 +204,7 @@ def test_fixed_wd_tunes_sgd_first_and_shares_its_weight_decay():
 def test_other_options_make_another_study_moved_data_does_not():
     def name(**values):
         p = plan(optimizers=["sgd"], **values)
-        return tuning_spec(p, p.contenders()[0], "digits", Goal("accuracy", "max")).name
+        return tuning_spec(p, p.contenders()[0], "digits", Score("accuracy", "max")).name
 
     assert name() == name(data="/elsewhere", device="cpu", seeds=9)
     assert len({name(), name(epochs=3), name(tune_seed=4), name(grids={"all": {"lr": [1.0]}}), name(batch_size=7)}) == 5
@@ -224,7 +228,7 @@ def test_passwords_are_scrubbed_however_they_are_spelled(secret):
     said = [
         repr(store),
         store.safe_url,
-        scrub(f"cannot reach {url}: {unquote(secret)} {quote(unquote(secret), safe='')}", url),
+        redact_passwords(f"cannot reach {url}: {unquote(secret)} {quote(unquote(secret), safe='')}", url),
     ]
     with pytest.raises(LabError) as error, store.lock():
         pass

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from acmo.lab import checkpoints
-from acmo.lab.compare import Compare, check
-from acmo.lab.config import run_config
+from acmo.lab.config.plan import make_plan
+from acmo.lab.config.run_options import run_config
 from acmo.lab.errors import LabError
-from acmo.lab.plan import make_plan
-from acmo.lab.runs import run
-from acmo.lab.stages import tuning_spec
-from acmo.lab.storage import Store, sqlite_in
+from acmo.lab.runs import checkpoints
+from acmo.lab.runs.run_folder import run
+from acmo.lab.studies.comparison import Compare, check
+from acmo.lab.studies.stages import tuning_spec
+from acmo.lab.studies.storage import Store, sqlite_in
 from tests.support.lab_runs import Stop, stop_at
 from tests.support.paths import SUPPORT
 

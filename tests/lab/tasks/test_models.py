@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from acmo.lab.models import NETS
-from acmo.lab.models.cnn import DigitsCNN
+from acmo.lab.tasks.models import NETS
+from acmo.lab.tasks.models.cnn import DigitsCNN
 
 
 def parameters(model: torch.nn.Module) -> int:

@@ -1,7 +1,7 @@
 """The example of a task of one's own does what it says, also beside an optimizer of one's own."""
 
-from acmo.lab.config import run_config
-from acmo.lab.runs import run
+from acmo.lab.config.run_options import run_config
+from acmo.lab.runs.run_folder import run
 from tests.support.paths import ROOT
 
 EXAMPLES = ROOT / "examples"

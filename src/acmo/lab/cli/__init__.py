@@ -40,11 +40,11 @@ def _fail(sentence: str, code: int) -> NoReturn:
 
 def _clean(text: str) -> str:
     """One line, without any password that came in by a flag or the environment."""
-    from acmo.lab.storage import scrub
+    from acmo.lab.redaction import redact_passwords
 
     urls = [word.partition("=")[2] if word.startswith("--storage=") else word for word in sys.argv if "://" in word]
     for url in [*urls, os.environ.get("ACMO_STORAGE", "")]:
-        text = scrub(text, url)
+        text = redact_passwords(text, url)
     return " ".join(text.split())
 
 

@@ -2,7 +2,12 @@
 
 import typer
 
-from acmo.lab.cli import compare, gallery, listing, modules, report, train
+from acmo.lab.cli import module_commands
+from acmo.lab.cli.compare_command import compare, tune
+from acmo.lab.cli.gallery_command import gallery
+from acmo.lab.cli.listing import show
+from acmo.lab.cli.report_command import report
+from acmo.lab.cli.train_command import train
 
 app = typer.Typer(
     name="acmo",
@@ -12,14 +17,14 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("compare")(compare.compare)
-app.command("tune")(compare.tune)
-app.command("train")(train.train)
-app.command("report")(report.report)
-app.command("list")(listing.show)
-app.command("gallery")(gallery.gallery)
-for module in (modules.doctor, modules.bench, modules.theory):
-    app.command(module.__name__, context_settings=modules.PASS_ON)(module)
+app.command("compare")(compare)
+app.command("tune")(tune)
+app.command("train")(train)
+app.command("report")(report)
+app.command("list")(show)
+app.command("gallery")(gallery)
+for module in (module_commands.doctor, module_commands.bench, module_commands.theory):
+    app.command(module.__name__, context_settings=module_commands.PASS_ON)(module)
 
 
 @app.callback(invoke_without_command=True)

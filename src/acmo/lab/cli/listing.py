@@ -48,7 +48,7 @@ def _tasks() -> Listing:
 
 
 def _optimizers() -> Listing:
-    from acmo.lab.plan import PAPER
+    from acmo.lab.config.plan import PAPER
     from acmo.rivals import REGISTRY
 
     rows = [
@@ -59,6 +59,6 @@ def _optimizers() -> Listing:
 
 
 def _presets() -> Listing:
-    from acmo.lab.plan import presets, read_toml
+    from acmo.lab.config.preset_files import presets, read_toml
 
     return [(name, str(read_toml(path).get("title", ""))) for name, path in presets().items()], ("preset", "")

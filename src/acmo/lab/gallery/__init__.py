@@ -34,14 +34,14 @@ def write(folder: Path, steps: int = 200, seed: int = 0) -> list[Path]:
     with atomic.explained(folder):  # before the work, so that a bad folder is said at once
         folder.mkdir(parents=True, exist_ok=True)
     try:
-        from acmo.lab.gallery import geometry, page, pictures
+        from acmo.lab.gallery import gallery_page, geometry, pictures
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("acmo"):
             raise
         raise missing_extra(error.name) from None
     scenes = trace(steps, seed)
     contents: dict[str, Callable[[], bytes]] = {
-        "gallery.html": lambda: page.render(scenes, seed).encode(),
+        "gallery.html": lambda: gallery_page.render(scenes, seed).encode(),
         "gallery.png": lambda: pictures.gallery(scenes),
         "geometry.svg": geometry.draw,
         "angles.svg": lambda: pictures.angles(scenes[-1]),

@@ -8,8 +8,8 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from acmo.lab.plan import PAPER
-from acmo.lab.report.figures import COLOURS
+from acmo.lab.config.plan import PAPER
+from acmo.lab.report.paper_figures import COLOURS
 from acmo.rivals import REGISTRY
 
 INK, SOFT, LINE = "#1b1c1e", "#5d6066", "#dddfe3"

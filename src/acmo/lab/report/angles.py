@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from statistics import median
 
 from acmo.lab.report.curves import plot_of
-from acmo.lab.report.evidence import Contestant, Row, number
+from acmo.lab.report.evidence import Contestant, Row
+from acmo.lab.results.run_record import finite_or_none
 
 
 def telemetry(contestants: Sequence[Contestant]) -> list[Row]:
@@ -20,7 +21,7 @@ def telemetry(contestants: Sequence[Contestant]) -> list[Row]:
 
 def share_clipped(contestant: Contestant) -> float | None:
     """Of the logged steps, how many had their gradient clipped."""
-    scales = [number(line.get("clip_scale")) for lines in contestant.lines for line in lines.get("train", [])]
+    scales = [finite_or_none(line.get("clip_scale")) for lines in contestant.lines for line in lines.get("train", [])]
     present = [scale for scale in scales if scale is not None]
     return sum(scale < 1 for scale in present) / len(present) if present else None
 
@@ -31,5 +32,5 @@ def median_of(contestant: Contestant, key: str, part: slice) -> float | None:
     for lines in contestant.lines:
         train = lines.get("train", [])
         chosen = train[int(part.start * len(train)) : max(int(part.stop * len(train)), 1)]
-        values += [v for v in (number(line.get(key)) for line in chosen) if v is not None]
+        values += [v for v in (finite_or_none(line.get(key)) for line in chosen) if v is not None]
     return median(values) if values else None

@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Sequence
 
 from acmo.lab.report import words
-from acmo.lab.report.evidence import Contestant, Lines, Row, number
+from acmo.lab.report.evidence import Contestant, Lines, Row
+from acmo.lab.results.run_record import finite_or_none
 
 POINTS = 240  # of a curve at most; more are not seen, and make the page heavy
 FEW = 60  # of a curve of training lines; more only if there are more evaluations: they are noise
@@ -25,7 +26,7 @@ def band(runs: Sequence[Sequence[Row]], key: str, scale: float = 1.0, points: in
     """
     # β̂ is applied as 0 where there is no moment yet, which says nothing of its size.
     blank = {None, 0.0} if key == "beta_hat" else {None}
-    runs = [[line for line in lines if number(line.get(key)) not in blank] for lines in runs]
+    runs = [[line for line in lines if finite_or_none(line.get(key)) not in blank] for lines in runs]
     runs = [lines for lines in runs if lines]
     if not runs:
         return None
@@ -34,7 +35,12 @@ def band(runs: Sequence[Sequence[Row]], key: str, scale: float = 1.0, points: in
     for lines in runs:
         own: dict[int, list[list[float]]] = {}
         for line in lines:
-            values = [line["step"], number(line["epoch"]) or 0.0, number(line["seconds"]) or 0.0, line[key] * scale]
+            values = [
+                line["step"],
+                finite_or_none(line["epoch"]) or 0.0,
+                finite_or_none(line["seconds"]) or 0.0,
+                line[key] * scale,
+            ]
             own.setdefault(place[line["step"]], []).append(values)
         for at, rows in own.items():
             cells.setdefault(at, []).append(_means(rows))
@@ -80,7 +86,7 @@ def plot_of(contestants: Sequence[Contestant], kind: str, key: str, *, log: bool
 
 def _numeric(contestants: Sequence[Contestant], key: str) -> bool:
     first = (line.get(key) for c in contestants for run in of_kind(c.lines, "valid") for line in run[:1])
-    return any(number(value) is not None for value in first)
+    return any(finite_or_none(value) is not None for value in first)
 
 
 def _places(steps: Sequence[int], points: int) -> dict[int, int]:

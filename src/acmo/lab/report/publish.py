@@ -10,15 +10,18 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from acmo.lab import atomic, results
+from acmo.lab import atomic
+from acmo.lab.config.grids import describe, run_counts
+from acmo.lab.config.plan import make_plan
+from acmo.lab.config.preset_files import presets
 from acmo.lab.errors import LabError
-from acmo.lab.grids import describe
-from acmo.lab.plan import make_plan, presets
 from acmo.lab.report import words
 from acmo.lab.report.evidence import Row, gather
-from acmo.lab.report.figures import draw, draw_rates
-from acmo.lab.stages import run_counts
-from acmo.lab.summary import flat_rows, summarise
+from acmo.lab.report.paper_figures import draw, draw_rates
+from acmo.lab.results.comparison_folder import Comparison, load, write_head
+from acmo.lab.results.run_files import read_json
+from acmo.lab.results.summary import flat_rows, summarise
+from acmo.lab.results.tables import write_csv, write_lines
 
 FORMATS = ("svg", "png")
 DATA = "DIR"  # in place of the folder of the data, which is another one on every machine
@@ -48,14 +51,12 @@ def publish(folder: Path, target: Path) -> list[Path]:
         target.mkdir(parents=True, exist_ok=True)
     stated = {**found.provenance, "command": _without_paths(found.provenance.get("command") or [])}
     config = {**found.plan, "data": DATA} if found.plan.get("data") else found.plan
-    head = {"config": config, "scores": found.scores, "provenance": stated}
-    runs = [{key: value for key, value in run.items() if key != "folder"} for run in found.runs]
-    head, runs = words.without_secrets(head), words.without_secrets(runs)
-    atomic.write_json(target / "comparison.json", head)
-    results.write_lines(target / "trials.jsonl", runs)
+    write_head(target, {"config": config, "scores": found.scores, "provenance": stated})
+    runs = [{key: value for key, value in run.to_json().items() if key != "folder"} for run in found.runs]
+    write_lines(target / "trials.jsonl", runs)
     summary = recomputed(target)
     atomic.write_json(target / "summary.json", summary)
-    results.write_csv(target / "summary.csv", flat_rows(summary))
+    write_csv(target / "summary.csv", flat_rows(summary))
     figures = draw([evidence], target, FORMATS) + draw_rates([evidence], target, FORMATS)
     atomic.write(target / "README.md", page(target, figures).encode())
     return [
@@ -70,7 +71,7 @@ def _without_paths(command: list[str]) -> list[str]:
     return [DATA if i and words[i - 1] == "--data" else word for i, word in enumerate(words)]
 
 
-def _missing(found: results.Comparison) -> int:
+def _missing(found: Comparison) -> int:
     """How many runs the comparison lacks, those that have not begun among them."""
     plan = make_plan(found.plan)
     expected = run_counts(plan)
@@ -85,20 +86,20 @@ def _missing(found: results.Comparison) -> int:
 
 def recomputed(folder: Path) -> Row:
     """The summary, from the published runs alone."""
-    found = results.load(folder)
+    found = load(folder)
     return summarise(make_plan(found.plan), found.runs, found.scores)
 
 
 def page(folder: Path, figures: Iterable[Path]) -> str:
     """What a published folder's ``README.md`` says."""
-    found = results.load(folder)
+    found = load(folder)
     stated = found.provenance
     said = [f"# {_text(found.plan.get('title') or folder.name)}", "", *_about(stated.get("command") or [])]
     command = words.command(stated.get("command"))
     said += ["```", command, "```", ""]
     if re.search(rf"--data[ =]{DATA}\b", command):
         said += [f"`{DATA}` is a folder with the official files of the data set.", ""]
-    total = sum(run.get("seconds") or 0.0 for run in found.runs)
+    total = sum(run.seconds or 0.0 for run in found.runs)
     said.append(
         f"{words.count(len(found.runs), 'run')}, {words.seconds(total)} of training in all{_each(found)}. "
         f"{_machine(stated)} Of each table and figure the data is beside this page: "
@@ -175,7 +176,7 @@ def overview(folder: Path) -> list[str]:
     ]
     lines = [_line(heads), _line(["---", "---"] + ["---:"] * (len(heads) - 2))]
     for path in sorted(folder.glob("*/summary.json")):
-        for task in results.read_json(path)["tasks"]:  # type: ignore[index]
+        for task in read_json(path)["tasks"]:  # type: ignore[index]
             rows = {row["label"]: row for row in task["rows"]}
             if not set(names) <= rows.keys():
                 continue
@@ -199,10 +200,10 @@ def _about(command: list[str]) -> list[str]:
     """What the preset's own file says at its head, if the command named one that ships."""
     given = [command[i + 1] for i, word in enumerate(command[:-1]) if word == "--preset"]
     given += [word.partition("=")[2] for word in command if word.startswith("--preset=")]
-    path = presets().get(given[0].removesuffix(".toml")) if given else None
-    if path is None:
+    preset = presets().get(given[0].removesuffix(".toml")) if given else None
+    if preset is None:
         return []
-    lines = path.read_text(encoding="utf-8").splitlines()
+    lines = preset.text.splitlines()
     head = lines[: next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))]
     return [*(line.lstrip("# ") for line in head), ""]
 
@@ -215,7 +216,7 @@ def _machine(stated: Row) -> str:
     return f"Machine: {where}; {software}{commit}."
 
 
-def _each(found: results.Comparison) -> str:
+def _each(found: Comparison) -> str:
     cores = found.plan.get("device", "auto") in ("auto", "cpu") and not found.provenance.get("machine", {}).get("gpus")
     return ", each on one core" if cores else ""
 

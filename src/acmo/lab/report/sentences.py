@@ -6,6 +6,7 @@ from typing import Any
 from acmo.lab.report import angles, speed, tuning, words
 from acmo.lab.report.curves import last
 from acmo.lab.report.evidence import Contestant, Row
+from acmo.lab.results.run_record import RunRecord
 
 
 def verdict(task: Row) -> str:
@@ -51,7 +52,7 @@ def curves(task: Row, plots: Sequence[Row]) -> str:
         return "There is no curve yet."
     titles = {r["label"]: r["title"] for r in task["rows"]}
     most = max(s["n"] for plot in plots for s in plot["series"])
-    finals = any(run["role"] == "final" for c in task["contestants"] for run in c.shown)
+    finals = any(run.role == "final" for c in task["contestants"] for run in c.shown)
     text = (
         f"Mean over {words.count(most, 'seed')} of the chosen setting, band from the lowest to the highest seed. "
         if finals
@@ -94,7 +95,7 @@ def tuned(task: Row, series: Sequence[Row], budgets: Sequence[Row]) -> str:
             f"{ends[0]} at best{worst}."
         )
     runs = [run for c in task["contestants"] for run in c.tuned]
-    diverged = sum(run["status"] == "diverged" for run in runs)
+    diverged = sum(run.status == "diverged" for run in runs)
     if runs:
         parts.append(f"{diverged or 'None'} of {words.count(len(runs), 'tuning run')} diverged.")
     return " ".join(parts) or "Nothing was tuned yet."
@@ -148,10 +149,10 @@ def angle(contestant: Contestant) -> str:
     return text + "."
 
 
-def runs(found: Sequence[Row]) -> str:
+def runs(found: Sequence[RunRecord]) -> str:
     """How many runs there are, and how they ended."""
-    states = [run["status"] for run in found]
-    spent = sum(run.get("seconds") or 0.0 for run in found)
+    states: list[str] = [run.status for run in found]
+    spent = sum(run.seconds or 0.0 for run in found)
     said: list[Any] = [f"{states.count(s)} {word}" for s, word in (
         ("finished", "finished"), ("diverged", "diverged"), ("unfinished", "not finished")
     ) if states.count(s)]  # fmt: skip

@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from acmo.lab.report.evidence import Contestant, Row, number
+from acmo.lab.report.evidence import Contestant, Row
+from acmo.lab.results.run_record import finite_or_none
 
 
 def hits(contestants: Sequence[Contestant], task: Mapping[str, Any]) -> list[Row]:
@@ -14,12 +15,12 @@ def hits(contestants: Sequence[Contestant], task: Mapping[str, Any]) -> list[Row
     series = []
     for c in contestants:
         found = []
-        runs = [(run, lines) for run, lines in zip(c.shown, c.lines, strict=True) if run["role"] == "final"]
+        runs = [(run, lines) for run, lines in zip(c.shown, c.lines, strict=True) if run.role == "final"]
         for _, lines in runs:
             for line in lines.get("valid", []):
-                score = number(line.get(task["metric"]))
+                score = finite_or_none(line.get(task["metric"]))
                 if score is not None and sign * score >= sign * target:
-                    found.append((line["step"], number(line["seconds"]) or 0.0))
+                    found.append((line["step"], finite_or_none(line["seconds"]) or 0.0))
                     break
         told = c.row["to_target"]
         if runs:
@@ -52,7 +53,7 @@ def profile(tasks: Sequence[Row]) -> dict[str, list[Row]]:
     for axis, key in (("step", "steps"), ("seconds", "seconds")):
         ratios: dict[str, list[float]] = {label: [] for label in labels}
         for task in tasks:
-            costs = {c.label: number(c.row["to_target"][key]) for c in task["contestants"]}
+            costs = {c.label: finite_or_none(c.row["to_target"][key]) for c in task["contestants"]}
             present = [cost for cost in costs.values() if cost]
             for label, cost in costs.items():
                 if cost:

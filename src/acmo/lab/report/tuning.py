@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from acmo.lab.report import words
-from acmo.lab.report.evidence import Contestant, Row, number
+from acmo.lab.report.evidence import Contestant, Row
+from acmo.lab.results.run_record import finite_or_none
 
 NEAR = {"accuracy": 0.01, "bleu": 1.0}  # what counts as near the best; a twentieth of it for other metrics
 
@@ -15,10 +16,10 @@ def sensitivity(contestants: Sequence[Contestant], metric: str, best: str) -> li
     for c in contestants:
         scores: dict[float, list[float]] = {}
         for run in c.tuned:
-            lr = number(run["settings"].get("lr"))
-            if lr is None or lr <= 0 or run["status"] == "unfinished":
+            lr = finite_or_none(run.settings.get("lr"))
+            if lr is None or lr <= 0 or run.status == "unfinished":
                 continue
-            value = number((run.get("valid") or {}).get(metric)) if run["status"] == "finished" else None
+            value = finite_or_none(run.score_on("valid", metric))
             scores.setdefault(lr, []).extend([] if value is None else [value])
         if scores:
             rates = sorted(scores)

@@ -5,11 +5,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from acmo.lab import provenance
-
-_HOME = re.compile(
-    r"(?<![\w.~-])(?:/home/[^/\s:'\"]+|/Users/[^/\s:'\"]+|/root|[A-Z]:\\Users\\[^\\\s:'\"]+)(?=[/\\]|$|[\s:'\"])"
-)
 _PERCENT = {"accuracy"}
 NONE = "–"
 
@@ -80,17 +75,6 @@ def counted(found: Mapping[str, Any] | None) -> str:
     where = {"valid": "validation", "test": "test"}
     ways = [f"in the {where[s]} of {how['translated']:,} sentences ({how['decoding']})" for s, how in found.items()]
     return f" BLEU is sacrebleu's, {next(iter(found.values()))['bleu_signature']}, {listing(ways)}."
-
-
-def without_secrets(value: Any) -> Any:
-    """The same without passwords and home folders, whosever they are: the runs may come from other machines."""
-    if isinstance(value, str):
-        return _HOME.sub("~", provenance.scrub(value))
-    if isinstance(value, dict):
-        return {without_secrets(key): without_secrets(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [without_secrets(item) for item in value]
-    return value
 
 
 def command(words: Sequence[str] | None) -> str:

@@ -10,28 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from acmo.lab.config.schedules import Schedule
 from acmo.lab.errors import LabError
 from acmo.lab.objects import nearest
-from acmo.lab.schedules import Schedule
+from acmo.lab.results.run_record import Score
+
+__all__ = ["Recipe", "Score", "Split", "Task"]
 
 Split = Literal["valid", "test"]
-
-
-@dataclass(frozen=True)
-class Score:
-    """The number by which settings are chosen and optimizers compared.
-
-    Args:
-      metric: a key of what `Task.evaluate` returns: ``accuracy``, ``bleu``, ``loss``.
-      best: whether large or small is good.
-    """
-
-    metric: str = "accuracy"
-    best: Literal["max", "min"] = "max"
-
-    def better(self, a: float, b: float) -> bool:
-        """Whether a is better than b."""
-        return a > b if self.best == "max" else a < b
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ class Classification(Task):
         """All training examples once, shuffled; the last batch may be smaller."""
         train = self._split[0]
         order = train[torch.randperm(len(train), generator=self.generator(_ORDER, epoch))]
-        return order.split(self.recipe.batch_size)
+        return torch.split(order, self.recipe.batch_size)
 
     def collate(self, indices: Tensor, epoch: int) -> tuple[Tensor, Tensor]:
         """Inputs, augmented, and labels."""
@@ -90,7 +90,7 @@ class Classification(Task):
             x, y = (tensor.to(self.device) for tensor in self.examples("test"))
         loss = torch.zeros((), dtype=torch.float64)
         right = 0
-        for xs, ys in zip(x.split(self.eval_batch), y.split(self.eval_batch), strict=True):
+        for xs, ys in zip(torch.split(x, self.eval_batch), torch.split(y, self.eval_batch), strict=True):
             logits = model(self.inputs(xs)).float()
             loss += cross_entropy(logits, ys, reduction="sum").double().cpu()
             right += int((logits.argmax(1) == ys).sum())

@@ -5,11 +5,11 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from acmo.lab.config.schedules import Schedule
 from acmo.lab.errors import missing_extra
-from acmo.lab.models.cnn import DigitsCNN
-from acmo.lab.schedules import Schedule
 from acmo.lab.tasks.base import Recipe
 from acmo.lab.tasks.classification import Classification
+from acmo.lab.tasks.models.cnn import DigitsCNN
 
 
 class Digits(Classification):

@@ -8,11 +8,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from acmo.lab.models import NETS
-from acmo.lab.schedules import Schedule
+from acmo.lab.config.schedules import Schedule
 from acmo.lab.tasks.augment import crop_and_flip
 from acmo.lab.tasks.base import Recipe
 from acmo.lab.tasks.classification import Classification
+from acmo.lab.tasks.models import NETS
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,8 @@ class Images(Classification):
     def model(self) -> nn.Module:
         """The net, laid out with the channels last, which is what convolutions are fast with."""
         assert self.net is not None
-        return NETS[self.net](self.classes, len(self.mean)).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        net: nn.Module = NETS[self.net](self.classes, len(self.mean))
+        return net.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
     def inputs(self, x: Tensor) -> Tensor:
         """Bytes to floats of mean 0 and deviation 1."""

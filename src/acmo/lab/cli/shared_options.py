@@ -1,0 +1,118 @@
+"""Options that several commands share."""
+
+import inspect
+from collections.abc import Callable, Iterable
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from acmo.lab.config.plan import parse_value, slug
+from acmo.lab.config.preset_files import presets
+from acmo.lab.errors import LabError
+
+
+def complete_task(incomplete: str) -> list[str]:
+    """Names for the shell's completion."""
+    from acmo.lab.tasks import TASKS
+
+    return [name for name in TASKS if name.startswith(incomplete)]
+
+
+def complete_optimizer(incomplete: str) -> list[str]:
+    """The last name of a comma-separated list, completed."""
+    from acmo.rivals import REGISTRY
+
+    head, comma, last = incomplete.rpartition(",")
+    return [f"{head}{comma}{name}" for name in ("sgd", *REGISTRY) if name.startswith(last)]
+
+
+def complete_preset(incomplete: str) -> list[str]:
+    """Names of presets, completed."""
+    return [name for name in presets() if name.startswith(incomplete)]
+
+
+# What every run takes: fields of `acmo.lab.config.run_options.RunOptions` that have a flag.
+RUN: dict[str, Any] = {
+    "data": Annotated[
+        Path | None, typer.Option(help="Folder of the data; without it, the task downloads or has its own.")
+    ],
+    "device": Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1 or mps. \\[default: auto]")],
+    "autocast": Annotated[str | None, typer.Option(help="off, bfloat16 or float16. \\[default: off]")],
+    "deterministic": Annotated[
+        bool | None,
+        typer.Option("--deterministic/--fast", help="The same bits on each run, or not. \\[default: deterministic]"),
+    ],
+    "epochs": Annotated[int | None, typer.Option(help="Train for so many epochs. \\[default: the task's]")],
+    "steps": Annotated[int | None, typer.Option(help="Train for so many steps instead.")],
+    "batch_size": Annotated[int | None, typer.Option(help="Global batch, over all ranks. \\[default: the task's]")],
+    "accumulate": Annotated[
+        int | None, typer.Option(help="In how many parts a rank goes through its share of a batch. \\[default: 1]")
+    ],
+    "schedule": Annotated[
+        str | None,
+        typer.Option(help="constant, steps:50:0.1, cosine, linear, warmup:5+cosine. \\[default: the task's]"),
+    ],
+    "max_grad_norm": Annotated[
+        float | None, typer.Option(help="Clip gradients to this norm; 0: do not. \\[default: the task's]")
+    ],
+    "checkpoint_every": Annotated[
+        str | None, typer.Option(help="60s, 5m, 1h, or 200it for iterations. \\[default: 60s]")
+    ],
+    "tensorboard": Annotated[bool | None, typer.Option("--tensorboard", help="Write TensorBoard's event files too.")],
+    "keep_checkpoints": Annotated[
+        bool | None, typer.Option("--keep-checkpoints", help="Keep the weights of finished runs.")
+    ],
+}
+Out = Annotated[Path | None, typer.Option(help="Output folder. \\[default: runs/TASK, or runs/PRESET]")]
+Storage = Annotated[
+    str | None,
+    typer.Option(
+        envvar="ACMO_STORAGE",
+        show_default=False,
+        help="Database of the studies, for many machines: postgresql://user@host/name. "
+        "\\[default: SQLite in the folder]",
+    ),
+]
+Workers = Annotated[int | None, typer.Option(min=1, help="Processes. \\[default: one a core, or one a GPU]")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say how many runs there are and what they need; run nothing.")]
+
+
+def with_run_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the flags of `RUN`; those that are used reach it as the dict ``run_options``."""
+    own = [p for p in inspect.signature(command).parameters.values() if p.name != "run_options"]
+    shared = [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=a) for n, a in RUN.items()]
+    parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*own, *shared)]
+
+    @wraps(command)
+    def wrapped(**values: Any) -> None:
+        run_options = given(**{name: values.pop(name) for name in RUN})
+        command(**values, run_options=run_options)
+
+    # What typer looks at.
+    wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    wrapped.__annotations__ = {p.name: p.annotation for p in parameters}
+    return wrapped
+
+
+def given(**values: Any) -> dict[str, Any]:
+    """The options that were given."""
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def settings_of(pairs: Iterable[str]) -> dict[str, Any]:
+    """``option=value`` flags as settings."""
+    settings = {}
+    for pair in pairs:
+        option, equals, value = pair.partition("=")
+        if not equals or not option:
+            raise LabError(f"{pair!r} is not of the form option=value")
+        settings[option.strip()] = parse_value(value.strip())
+    return settings
+
+
+def default_out(*names: str) -> Path:
+    """Where results go unless told."""
+    return Path("runs") / "+".join(slug(name) for name in names)

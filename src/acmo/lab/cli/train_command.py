@@ -1,0 +1,115 @@
+"""``acmo train``: one run."""
+
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from acmo.lab.cli import shared_options as o
+
+
+@o.with_run_options
+def train(
+    task: Annotated[
+        str, typer.Argument(help="A task, such as digits or cifar100:paper/resnet50.", autocompletion=o.complete_task)
+    ],
+    optimizer: Annotated[
+        str, typer.Option(help="A name, module:Class or file.py:Class.", autocompletion=o.complete_optimizer)
+    ] = "acmo",
+    lr: Annotated[float | None, typer.Option(help="Learning rate. \\[default: the optimizer's]")] = None,
+    weight_decay: Annotated[float | None, typer.Option(help="Weight decay. \\[default: the optimizer's]")] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Another option of the optimizer: momentum=0.8, betas=[0.9,0.99]; repeatable."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the split, the weights, the order of the data.")] = 0,
+    test: Annotated[
+        bool, typer.Option("--test", help="Read the test data at the end. Not while you are still choosing.")
+    ] = False,
+    threads: Annotated[int | None, typer.Option(min=1, help="Of torch. \\[default: torch's]")] = None,
+    out: o.Out = None,
+    quiet: o.Quiet = False,
+    *,
+    run_options: dict[str, Any],
+) -> None:
+    """Train once; killed or stopped, the same command goes on from the last checkpoint.
+
+    [bold]Examples[/bold]
+
+      acmo train digits --optimizer acmo --lr 0.3
+
+      acmo train cifar100:paper/resnet50 --optimizer acmo --lr 0.1 --weight-decay 5e-4
+
+      torchrun --nproc-per-node 4 -m acmo train cifar10:paper/vgg16 --optimizer sgd --lr 0.1
+    """
+    from acmo.lab.config.plan import ALIASES, slug
+    from acmo.lab.config.run_options import run_config
+    from acmo.lab.runs.run_folder import run
+
+    settings = {**o.given(lr=lr, weight_decay=weight_decay), **o.settings_of(set_ or [])}
+    config = run_config(
+        task=task, optimizer=ALIASES.get(optimizer, optimizer), settings=settings, seed=seed,
+        phase="final" if test else "tune",
+        **o.given(threads=threads), **run_options,
+    )  # fmt: skip
+    folder = (out or o.default_out(task)) / "runs" / slug(task) / slug(config.optimizer) / config.run_id()
+    first = os.environ.get("RANK", "0") == "0"
+    console = _console(quiet or not first)
+    try:
+        with _Shown(console) as progress:
+            result = run(config, folder, progress)
+    except KeyboardInterrupt:
+        console.print("Stopped. To go on from the last checkpoint, give the same command again:", highlight=False)
+        console.print(f"  {shlex.join(['acmo', *sys.argv[1:]])}", highlight=False, markup=False, soft_wrap=True)
+        raise typer.Exit(130) from None
+    if first:
+        _say(result, folder)
+
+
+def _say(result: Any, folder: Path) -> None:
+    from acmo.lab.studies.progress import clock
+
+    if result.status == "diverged":
+        print(f"diverged: {result.reason}")
+    for split in ("valid", "test"):
+        metrics = getattr(result, split) or {}
+        shown = ", ".join(
+            f"{k} {v:.4g}" for k, v in metrics.items() if isinstance(v, float) and k not in ("step", "epoch")
+        )
+        if shown:
+            print(f"{split}: {shown}")
+    print(f"{result.steps} steps in {clock(result.seconds)}; results: {folder}")
+
+
+def _console(quiet: bool) -> Any:
+    from rich import get_console
+
+    console = get_console()
+    console.quiet = quiet
+    return console
+
+
+class _Shown:
+    """Epoch, loss and time left while a run goes on."""
+
+    def __init__(self, console: Any) -> None:
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        words = (TextColumn(t) for t in ("epoch {task.fields[epoch]:.1f}", "loss {task.fields[loss]:.4g}"))
+        columns = (*words, BarColumn(), TextColumn("{task.completed}/{task.total} steps"), TimeRemainingColumn())
+        self._bar = Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
+
+    def __enter__(self) -> Any:
+        self._bar.start()
+        task = self._bar.add_task("", total=1, epoch=0.0, loss=float("nan"))
+
+        def progress(p: Any) -> None:
+            self._bar.update(task, completed=p.step, total=p.steps, epoch=p.epoch, loss=p.loss)
+
+        return progress
+
+    def __exit__(self, *exc: object) -> None:
+        self._bar.stop()

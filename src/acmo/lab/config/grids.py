@@ -1,0 +1,154 @@
+"""What is tried for a contender: the paper's grid from the registry, or what the plan says instead."""
+
+import inspect
+from collections.abc import Mapping
+from itertools import product
+from math import exp, log
+from typing import Any
+
+import numpy as np
+
+from acmo.lab.config.optimizers import options_of
+from acmo.lab.config.plan import Contender, Plan
+from acmo.lab.errors import LabError
+from acmo.lab.objects import load_object, nearest
+from acmo.rivals import REGISTRY
+
+Grid = dict[str, list[Any]]
+
+
+def grid_of(plan: Plan, contender: Contender, fixed_decay: float | None = None) -> Grid:
+    """For each option that is tuned, the values to try.
+
+    Args:
+      plan: the comparison.
+      contender: one of its contenders.
+      fixed_decay: under ``fixed-wd``, the weight decay that SGD-momentum chose; None while it is choosing.
+
+    Returns:
+      The grid; an option with a single value is in it too.
+    """
+    entry = REGISTRY.get(contender.optimizer)
+    grid: Grid = {}
+    if entry is not None:
+        keep = set(entry.grid) if plan.grid == "full" else {"lr"}
+        keep = keep - {"weight_decay"} | ({"weight_decay"} if plan.protocol != "default-wd" else set())
+        grid = {o: [list(v) if isinstance(v, tuple) else v for v in vs] for o, vs in entry.grid.items() if o in keep}
+    if "all" in plan.grids:  # of one's own optimizer: whatever is said, without a look
+        known = None if entry is None else options_of(contender.optimizer)
+        grid |= {o: list(vs) for o, vs in plan.grids["all"].items() if known is None or o in known}
+    grid |= {o: list(vs) for o, vs in {**plan.grids.get(contender.label, {}), **contender.grid}.items()}
+    if plan.protocol == "default-wd" and "weight_decay" not in contender.grid | plan.grids.get(contender.label, {}):
+        grid.pop("weight_decay", None)
+    if fixed_decay is not None and takes_weight_decay(contender.optimizer):
+        grid["weight_decay"] = [fixed_decay]
+    grid = {option: _once(values) for option, values in grid.items() if option not in contender.settings}
+    if not grid and not contender.settings:
+        raise LabError(
+            f"{contender.label} has no grid; give one with --try {contender.label}.lr=0.1,0.01 "
+            f'or in the TOML file under [grids."{contender.label}"]'
+        )
+    return grid
+
+
+def tried_values(plan: Plan) -> dict[str, Grid]:
+    """Return by label the values that are tried of each option, fixed ones among them; empty where they are drawn."""
+    if plan.sampler != "grid":
+        return {}
+    return {c.label: grid_of(plan, c) | {o: [v] for o, v in c.settings.items()} for c in plan.contenders()}
+
+
+def check_names(plan: Plan) -> None:
+    """Say what a plan names in vain: an option that nobody tries, a baseline that is no optimizer."""
+    contenders = plan.contenders()
+    tried = {option for contender in contenders for option in grid_of(plan, contender)}
+    for option in plan.grids.get("all", {}).keys() - tried:
+        hint = nearest(option, {o for c in contenders for o in options_of(c.optimizer) or ()})
+        if option == "weight_decay" and plan.protocol == "default-wd":
+            hint = ": the protocol default-wd does not tune it, tuned-wd does"
+        raise LabError(f"all.{option} is tried by no optimizer of this comparison{hint}")
+    names = {*REGISTRY, *(c.label for c in contenders)}
+    for name in plan.baselines:
+        if name not in names:
+            raise LabError(f"the baseline {name!r} is no optimizer of this comparison{nearest(name, names)}")
+
+
+def points_of(grid: Mapping[str, list[Any]]) -> list[dict[str, Any]]:
+    """Every combination of the grid, in order."""
+    return [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
+
+
+def drawn_points(grid: Mapping[str, list[Any]], n: int, seed: int) -> list[dict[str, Any]]:
+    """Different points drawn at random, the learning rate log-uniformly between its extremes.
+
+    The first do not hang on ``n``. There are fewer than ``n`` where the grid has no more.
+    """
+    rng = np.random.default_rng(seed)
+    points: list[dict[str, Any]] = []
+    for _ in range(100 * n):
+        place = {option: rng.random() for option in grid}
+        point = {option: _drawn(option, values, place[option]) for option, values in grid.items()}
+        if point not in points:
+            points.append(point)
+        if len(points) == n:
+            break
+    return points
+
+
+def planned_points(plan: Plan, grid: Grid) -> list[dict[str, Any]]:
+    """Return what is tried of a grid; nothing is known of it yet where TPE chooses."""
+    if plan.sampler == "random":
+        return drawn_points(grid, plan.trials or 0, plan.tune_seed)
+    return points_of(grid) if plan.sampler == "grid" else []
+
+
+def run_counts(plan: Plan) -> dict[str, dict[str, int]]:
+    """Return by contender how many runs tune it, and how many repeat its best setting, on one task."""
+    counts = {}
+    for contender in plan.contenders():
+        decay = 0.0 if plan.protocol == "fixed-wd" and contender.label != "sgd-momentum" else None
+        points = planned_points(plan, grid_of(plan, contender, decay))
+        tune = plan.trials if plan.trials and plan.sampler == "tpe" else len(points)
+        counts[contender.label] = {"tune": tune, "final": plan.seeds}
+    return counts
+
+
+def takes_weight_decay(optimizer: str) -> bool:
+    """Whether the optimizer has an option of that name."""
+    if optimizer in REGISTRY:
+        return True
+    try:
+        return "weight_decay" in inspect.signature(load_object(optimizer)).parameters
+    except (TypeError, ValueError, LabError):
+        return False
+
+
+def title_of(contender: Contender) -> str:
+    """The contender's name in tables."""
+    entry = REGISTRY.get(contender.optimizer)
+    return entry.title if entry is not None and contender.label == contender.optimizer else contender.label
+
+
+def describe(settings: Mapping[str, Any]) -> str:
+    """The settings as one short line: ``lr=0.1 betas=(0.9, 0.99)``."""
+    return " ".join(f"{option}={_short(value)}" for option, value in settings.items()) or "defaults"
+
+
+def _once(values: list[Any]) -> list[Any]:
+    """The same without repetitions: what is named twice is tried once."""
+    return [value for i, value in enumerate(values) if value not in values[:i]]
+
+
+def _drawn(option: str, values: list[Any], place: float) -> Any:
+    if option == "lr" and len(values) > 1:
+        if not all(isinstance(v, float) and v > 0 for v in values):
+            raise LabError(f"learning rates are drawn between positive numbers, got {values}")
+        low, high = log(min(values)), log(max(values))
+        return float(f"{exp(low + place * (high - low)):.4g}")
+    return values[int(place * len(values))]
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return f"({', '.join(_short(v) for v in value)})"
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,183 @@
+"""From the rows of a comparison's runs to its verdict: selection on validation data, everything else on test data."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import inf
+from typing import Any, Literal
+
+from acmo.lab.config.grids import grid_of, title_of
+from acmo.lab.config.plan import Contender, Plan
+from acmo.lab.results import stats
+from acmo.lab.results.run_record import RunRecord, Score
+
+Row = dict[str, Any]
+Split = Literal["valid", "test"]
+
+
+def select(runs: Iterable[RunRecord], score: Score) -> list[RunRecord]:
+    """Return tuning runs in order of preference: by validation score, then by validation loss; diverged ones last."""
+    metric, sign = score.metric, -score.sign
+
+    def key(run: RunRecord) -> tuple[bool, float, float]:
+        value, loss = run.valid.get(metric), run.valid.get("loss")
+        if run.status != "finished" or value is None:
+            return (True, 0.0, 0.0)
+        return (False, sign * value, inf if loss is None else loss)
+
+    return sorted(runs, key=key)  # stable: of equals, the first of the grid
+
+
+def choose(runs: Iterable[RunRecord], score: Score) -> RunRecord | None:
+    """Return the run whose setting is best on validation data; None if all diverged."""
+    ordered = select(runs, score)
+    return ordered[0] if ordered and ordered[0].score_on("valid", score.metric) is not None else None
+
+
+def summarise(plan: Plan, runs: Iterable[RunRecord], scores: Mapping[str, Score]) -> Row:
+    """Return what ``summary.json`` holds: for each task, its target and a row for each contender.
+
+    Args:
+      plan: the comparison.
+      runs: its runs; those that are not finished are left out.
+      scores: by task, what counts.
+    """
+    ended = [run for run in runs if run.status != "unfinished"]
+    return {"tasks": [_task(plan, task, [r for r in ended if r.task == task], scores[task]) for task in plan.tasks]}
+
+
+def _task(plan: Plan, task: str, runs: list[RunRecord], score: Score) -> Row:
+    metric, best = score.metric, score.best
+    contenders = plan.contenders()
+    by_label = {c.label: [r for r in runs if r.label == c.label] for c in contenders}
+    picked = {label: choose(_of(rs, "tune"), score) for label, rs in by_label.items()}
+    finals = {label: _finals(rs, picked[label]) for label, rs in by_label.items()}
+
+    # Set from the tuned baselines alone; nothing of ACMo's has been looked at here.
+    reference = [b for b in plan.baselines if b in by_label] or [c.label for c in contenders if c.optimizer != "acmo"]
+    ends = {label: _present([r.score_on("valid", metric) for r in finals[label]]) for label in reference}
+    target = stats.target_score({label: e for label, e in ends.items() if e}, best)
+
+    tests = {label: {r.seed: r.score_on("test", metric) for r in finals[label]} for label in by_label}
+    intervals = {label: _within(metric, stats.bootstrap_interval(_present(t.values()))) for label, t in tests.items()}
+    lost = {label: _diverged(finals[label]) for label in by_label}
+    rank = stats.ranks({label: i.mean for label, i in intervals.items()}, best, lost)
+    decay = _fixed_decay(plan, picked)
+    table = []
+    for contender in contenders:
+        label = contender.label
+        tuned = _of(by_label[label], "tune")
+        final, pick = finals[label], picked[label]
+        table.append(
+            {
+                "label": label,
+                "title": title_of(contender),
+                "optimizer": contender.optimizer,
+                "rank": rank[label],
+                "test": intervals[label]._asdict(),
+                "test_by_seed": {str(seed): s for seed, s in sorted(tests[label].items()) if s is not None},
+                "differences": {
+                    other: stats.paired_difference(tests[label], tests[other], best)._asdict()
+                    for other in plan.baselines
+                    if other in tests and other != label
+                },
+                "to_target": stats.time_to_target([r.curve for r in final], target, best)._asdict(),
+                "settings": pick.settings if pick else None,
+                "valid": pick.score_on("valid", metric) if pick else None,
+                "edges": _edges(plan, contender, pick, decay),
+                "tried": len(tuned),
+                "diverged": {"tune": _diverged(tuned), "final": lost[label]},
+                "budget": _budget(plan, tuned, runs, score),
+                "cost": _cost(final or tuned),
+            }
+        )
+    return {
+        "task": task,
+        "metric": metric,
+        "best": best,
+        "protocol": plan.protocol,
+        "weight_decay": decay,
+        "seeds": plan.final_seeds(),
+        "target": {"score": target, "split": "valid", "from": sorted(label for label, e in ends.items() if e)},
+        "budget_split": "test" if plan.test_every_setting else "valid",
+        "counted": {split: how for split in ("valid", "test") if (how := _counted(runs, split))},
+        "rows": table,
+    }
+
+
+def flat_rows(summary: Mapping[str, Any]) -> list[Row]:
+    """The summary as a table: a row for each task and contender, without what is a curve."""
+    return [
+        {
+            "task": t["task"],
+            "metric": t["metric"],
+            **{k: v for k, v in row.items() if k not in ("budget", "test_by_seed")},
+        }
+        for t in summary["tasks"]
+        for row in t["rows"]
+    ]
+
+
+def _of(runs: Iterable[RunRecord], role: str) -> list[RunRecord]:
+    return [run for run in runs if run.role == role]
+
+
+def _finals(runs: Iterable[RunRecord], pick: RunRecord | None) -> list[RunRecord]:
+    return [r for r in _of(runs, "final") if pick is not None and r.settings == pick.settings]
+
+
+def _within(metric: str, found: stats.Interval) -> stats.Interval:
+    """The interval within what the metric can be: Student's t of two seeds knows nothing of 100 %."""
+    if metric != "accuracy" or found.low is None or found.high is None:
+        return found
+    return found._replace(low=max(0.0, found.low), high=min(1.0, found.high))
+
+
+def _present(values: Iterable[float | None]) -> list[float]:
+    return [v for v in values if v is not None]
+
+
+def _fixed_decay(plan: Plan, picked: Mapping[str, RunRecord | None]) -> float | None:
+    sgd = picked.get("sgd-momentum")
+    return sgd.settings.get("weight_decay", 0.0) if plan.protocol == "fixed-wd" and sgd else None
+
+
+def _edges(plan: Plan, contender: Contender, pick: RunRecord | None, decay: float | None) -> list[str]:
+    if pick is None:
+        return []
+    return stats.edges(pick.settings, grid_of(plan, contender, None if contender.label == "sgd-momentum" else decay))
+
+
+def _counted(runs: Iterable[RunRecord], split: str) -> Row | None:
+    """Return how BLEU was counted: no two ways of it can be compared."""
+    found = (run.test if split == "test" else run.valid for run in runs)
+    values = next((values for values in found if values and "bleu_signature" in values), {})
+    return {key: values[key] for key in ("bleu_signature", "decoding", "translated") if key in values} or None
+
+
+def _diverged(runs: Iterable[RunRecord]) -> int:
+    return len([run for run in runs if run.status == "diverged"])
+
+
+def _budget(plan: Plan, tuned: Sequence[RunRecord], everyone: Sequence[RunRecord], score: Score) -> list[float]:
+    """Return the tuning-budget curve; a diverged run counts as 0 where more is better, else as the worst of all."""
+    split: Split = "test" if plan.test_every_setting else "valid"
+    known = _present([r.score_on(split, score.metric) for r in everyone])
+    if not known or not tuned:
+        return []
+    worst = min(0.0, *known) if score.best == "max" else max(known)
+    outcomes = [r.score_on(split, score.metric) for r in select(tuned, score)]
+    return stats.budget_curve([worst if o is None else o for o in outcomes])
+
+
+def _cost(runs: Sequence[RunRecord]) -> dict[str, float | None]:
+    def mean(key: str) -> float | None:
+        values = _present([getattr(run, key) for run in runs])
+        return sum(values) / len(values) if values else None
+
+    parameters, state = mean("parameters"), mean("state_bytes")
+    return {
+        "ms_per_step_optimizer": mean("ms_per_step_optimizer"),
+        "state_bytes": state,
+        "state_bytes_per_parameter": state / parameters if parameters and state is not None else None,
+        "parameters": parameters,
+        "seconds": mean("seconds"),
+    }

@@ -1,0 +1,61 @@
+"""Tables in files: JSON lines and CSV, whole or not at all."""
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from acmo.lab import atomic
+from acmo.lab.redaction import redact
+
+Row = dict[str, Any]
+
+
+def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write one JSON object per line."""
+    text = "".join([json.dumps(atomic.strict(dict(row)), allow_nan=False) + "\n" for row in rows])
+    atomic.write(path, redact(text).encode())
+
+
+def read_lines(path: Path) -> Iterator[Row]:
+    """Yield the objects of a JSON-lines file; what is no JSON object, such as a last line cut short, is left out."""
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError:
+        return
+    for line in lines:
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict):
+            yield row
+
+
+def write_csv(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write a table: what is nested becomes ``outer.inner`` columns, a list becomes JSON."""
+    flat = [flatten(row) for row in rows]
+    columns = list(dict.fromkeys(column for row in flat for column in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(flat)
+    atomic.write(path, redact(text.getvalue()).encode())
+
+
+def flatten(row: Mapping[str, Any], prefix: str = "") -> Row:
+    """Return the row with one level of keys.
+
+    Example:
+      >>> flatten({"lr": 0.1, "test": {"accuracy": 1.0}, "betas": [0.9, 0.99]})
+      {'lr': 0.1, 'test.accuracy': 1.0, 'betas': '[0.9, 0.99]'}
+    """
+    flat: Row = {}
+    for key, value in row.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = json.dumps(value) if isinstance(value, list | tuple) else value
+    return flat

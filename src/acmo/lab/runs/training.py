@@ -1,0 +1,210 @@
+"""The loop: steps, log lines, evaluations, and all that has to be saved to go on later."""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from acmo.lab.results.metrics_file import MetricsWriter
+from acmo.lab.results.run_record import finite_or_none
+from acmo.lab.runs import randomness
+from acmo.lab.runs.ranks import Ranks
+from acmo.lab.runs.stepping import Stepper
+from acmo.lab.tasks.base import Split, Task
+
+EXPLODED = 1e3  # times the first loss (or 1, if that is smaller): what counts as diverged while still finite
+
+
+class Progress(NamedTuple):
+    """How far a run is."""
+
+    step: int
+    steps: int
+    epoch: float
+    loss: float
+    seconds: float
+
+
+@dataclass
+class Position:
+    """Where a run is: what a checkpoint has to know beside tensors."""
+
+    step: int = 0
+    epoch: int = 0
+    batch: int = 0  # of the epoch: the next one
+    seconds: float = 0.0  # spent training, not evaluating
+    first_loss: float | None = None
+    valid: dict[str, Any] = field(default_factory=dict)
+    best_valid: dict[str, Any] = field(default_factory=dict)
+    curve: list[tuple[int, float, float | None]] = field(default_factory=list)  # as in `RunRecord`
+
+
+class Training:
+    """A task, a model and an optimizer under way.
+
+    Args:
+      task: with the recipe to follow, and data prepared.
+      model: on the device.
+      optimizer: of the model's parameters.
+      ranks: those that train together.
+      autocast: ``off``, ``bfloat16`` or ``float16``.
+      log_every: steps between two lines; None: 100 lines in all, but at least one every 50 steps.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        model: nn.Module,
+        optimizer: Optimizer,
+        ranks: Ranks,
+        *,
+        autocast: str = "off",
+        log_every: int | None = None,
+    ) -> None:
+        self.task, self.model, self.optimizer, self.ranks, self.recipe = task, model, optimizer, ranks, task.recipe
+        self.metrics: MetricsWriter | None = None  # on the rank that writes
+        self.at = Position()
+        self._batches: tuple[int, Sequence[Tensor]] = (0, task.batches(0))
+        per_epoch = len(self._batches[1])
+        self.steps = self.recipe.steps or (self.recipe.epochs or 0) * per_epoch
+        self.log_every = log_every or max(1, min(50, self.steps // 100))
+        self.stepper = Stepper(task, model, optimizer, ranks, autocast, self.steps, per_epoch)
+        # Since the last line. Added up where they are: reading them is what waits.
+        wide = torch.float32 if ranks.device.type == "mps" else torch.float64
+        self._span = torch.zeros((), dtype=wide, device=ranks.device)
+        self._count: int | Tensor = 0
+
+    @property
+    def done(self) -> bool:
+        """Whether the recipe is fulfilled."""
+        return self.at.step >= self.steps if self.recipe.epochs is None else self.at.epoch >= self.recipe.epochs
+
+    @property
+    def epoch(self) -> float:
+        """Epochs done, with the fraction of the current one."""
+        return self.at.epoch + (self.at.batch / len(self._batches[1]) if self.at.batch else 0)
+
+    def run(
+        self, progress: Callable[[Progress], None] | None, due: Callable[[bool], bool], save: Callable[[], None]
+    ) -> str | None:
+        """Train to the end; returns why, if it diverged.
+
+        Args:
+          progress: called with every line that is logged.
+          due: whether to save now; told whether a line was just logged.
+          save: called between two steps.
+        """
+        self.model.train()
+        clock = time.perf_counter()
+        while not self.done:
+            try:
+                self._step()
+            except (FloatingPointError, torch.linalg.LinAlgError) as error:  # type: ignore[attr-defined, unused-ignore]
+                # Of an optimizer that was told to raise, or that decomposes what is not finite any more.
+                return f"step {self.at.step + 1}: {str(error).splitlines()[0]}"
+            every = self.recipe.evaluate_every
+            evaluates = self.done or (self.at.batch == 0 if every is None else self.at.step % every == 0)
+            logs = evaluates or self.at.step == 1 or self.at.step % self.log_every == 0
+            if not logs and not due(False):
+                continue
+            self.at.seconds += time.perf_counter() - clock
+            reason = self._log(progress) if logs else None
+            if reason is None and evaluates:
+                reason = self._validate()
+            if reason is not None:
+                return reason
+            if not self.done and (not logs or due(True)):
+                save()
+            clock = time.perf_counter()
+        return None
+
+    def _step(self) -> None:
+        at = self.at
+        if self._batches[0] != at.epoch:
+            self._batches = (at.epoch, self.task.batches(at.epoch))
+        batches = self._batches[1]
+        loss, count = self.stepper.step(batches[at.batch], at.epoch, at.step)
+        if loss is not None:
+            self._span += loss
+        self._count = self._count + count
+        at.step, at.batch = at.step + 1, at.batch + 1
+        if at.batch == len(batches):
+            at.epoch, at.batch = at.epoch + 1, 0
+
+    def _log(self, progress: Callable[[Progress], None] | None) -> str | None:
+        """Write a line of the span since the last; returns why, if its loss says that the run diverged."""
+        total, count = self.ranks.sum(self._totals()).tolist()
+        loss = total / count
+        self._span, self._count = torch.zeros_like(self._span), 0
+        values: dict[str, Any] = {"loss": loss, "lr": float(self.optimizer.param_groups[0]["lr"])}
+        if hasattr(self.optimizer, "telemetry"):
+            values |= {key: value for key, value in self.optimizer.telemetry().items() if key != "scopes"}
+        elif self.stepper.grad_norm is not None:
+            values["grad_norm"] = float(self.stepper.grad_norm)
+        self._write("train", values)
+        if progress is not None:
+            progress(Progress(self.at.step, self.steps, self.epoch, loss, self.at.seconds))
+        if self.at.first_loss is None:
+            self.at.first_loss = loss
+        limit = EXPLODED * max(1.0, self.at.first_loss)
+        if not math.isfinite(loss):
+            return f"the training loss was {loss} by step {self.at.step}"
+        return f"the training loss was {loss:.3g} at step {self.at.step}, over {limit:.3g}" if loss > limit else None
+
+    def _totals(self) -> Tensor:
+        return torch.stack([self._span, torch.as_tensor(self._count).to(self._span)])
+
+    def evaluate(self, split: Split) -> dict[str, Any]:
+        """The task's metrics; written, and the model left training."""
+        self.model.eval()
+        with torch.no_grad(), self.stepper.autocast():
+            values = self.task.evaluate(self.model, split)
+            samples = self.task.samples(self.model) if split == "valid" else []
+        self.model.train()
+        self._write(split, values)
+        for sample in samples:
+            self._write("sample", dict(sample))
+        return values
+
+    def _validate(self) -> str | None:
+        reason = None
+        if self.ranks.first:
+            values = self.evaluate("valid")
+            score, seen = self.task.score, {**values, "step": self.at.step, "epoch": self.epoch}
+            self.at.valid = seen
+            self.at.curve.append((self.at.step, round(self.at.seconds, 6), finite_or_none(values[score.metric])))
+            if not self.at.best_valid or score.better(values[score.metric], self.at.best_valid[score.metric]):
+                self.at.best_valid = seen
+            if not math.isfinite(values["loss"]):
+                reason = f"the validation loss was {values['loss']} at step {self.at.step}"
+        told = self.ranks.tell(reason.encode() if reason is not None else None)
+        return told.decode() if told is not None else None
+
+    def _write(self, kind: str, values: dict[str, Any]) -> None:
+        if self.metrics is not None:
+            self.metrics.write(kind, self.at.step, self.epoch, self.at.seconds, **values)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the next step depends on: tensors, numbers and text. Every rank has to call it."""
+        return {
+            "model": self.model.state_dict(),
+            "position": asdict(self.at),
+            "span": self._totals().cpu(),
+            "random": self.ranks.gather(randomness.pack(self.ranks.device)),
+            **self.stepper.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go back to where `state_dict` was called."""
+        self.model.load_state_dict(state["model"])
+        self.stepper.load_state_dict(state)
+        self.at = Position(**state["position"])
+        span, self._count = state["span"].to(self.ranks.device).unbind()
+        self._span = span.clone()
+        if self.ranks.rank < len(state["random"]):
+            randomness.unpack(state["random"][self.ranks.rank], self.ranks.device)

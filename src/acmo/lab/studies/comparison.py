@@ -1,0 +1,186 @@
+"""A comparison from its plan to its summary: tune, choose on validation data, repeat with fresh seeds, sum up."""
+
+import os
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from acmo.lab import atomic
+from acmo.lab.config.grids import check_names, run_counts, tried_values
+from acmo.lab.config.plan import Contender, Plan
+from acmo.lab.errors import LabError
+from acmo.lab.redaction import redact_passwords, redact_value
+from acmo.lab.results.comparison_folder import Comparison, read_head, write_head, write_summary
+from acmo.lab.results.run_record import RunRecord, Score
+from acmo.lab.results.summary import choose
+from acmo.lab.runs import provenance
+from acmo.lab.studies.progress import Display
+from acmo.lab.studies.stages import final_spec, tuning_spec, tuning_waves
+from acmo.lab.studies.storage import Store
+from acmo.lab.studies.trials import Spec, Studies
+from acmo.lab.studies.worker_pool import Pool
+
+
+class Compare:
+    """A comparison under way.
+
+    Args:
+      plan: what to compare.
+      out: the output folder.
+      store: where the studies are kept.
+      workers: how many processes; None: as many as there are cores, or GPUs.
+      console: for progress.
+      quiet: show none.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        out: Path,
+        store: Store,
+        workers: int | None = None,
+        *,
+        console: Console | None = None,
+        quiet: bool = False,
+    ) -> None:
+        self.plan, self.out, self.store = plan, out, store
+        self.console, self.quiet = console or Console(stderr=True), quiet
+        self.scores = check(plan)
+        self.size, self.gpus = pool_size(plan.device, workers)
+        self.records: list[RunRecord] = []
+        self._studies: Studies | None = None
+
+    def run(self, *, final: bool = True) -> Comparison:
+        """Do all that is not done, and return what came out; what was done before is found again.
+
+        Args:
+          final: repeat the best settings; False: tune only.
+        """
+        self._prepare()
+        runs = len(self.plan.tasks) * sum(c["tune"] + final * c["final"] for c in run_counts(self.plan).values())
+        metric = {task: score.metric for task, score in self.scores.items()}
+        with Display(self.console, runs, metric, quiet=self.quiet) as display:
+            pool = Pool(self.store, self.out, self.size, self.gpus)
+            try:
+                for wave in tuning_waves(self.plan):
+                    self._stage(pool, display, f"tuning {_names(wave)}", self._tuning(wave))
+                if final:
+                    seeds = f"{self.plan.seeds} seed{'s' * (self.plan.seeds > 1)}"
+                    self._stage(pool, display, f"{seeds} of the best", self._final())
+            finally:
+                pool.close(self._studies)
+                self._let_go()
+        return self._result()
+
+    def _prepare(self) -> None:
+        """Make the folder, or see that what is in it is the same comparison; note what this one is."""
+        with atomic.explained(self.out):
+            self.out.mkdir(parents=True, exist_ok=True)
+        with self.store.lock():  # two that begin at once must not both find the folder empty
+            self._note()
+
+    def _note(self) -> None:
+        differing = self.plan.differs_from(read_head(self.out).get("config") or {})
+        if differing:
+            verb = "differ" if len(differing) > 1 else "differs"
+            raise LabError(
+                f"{self.out} holds another comparison ({', '.join(differing)} {verb}); choose another folder with --out"
+            )
+        # A database beside this file: its path says nothing to others.
+        storage = "sqlite" if self.store.url.startswith("sqlite") else self.store.safe_url
+        self.head = {**provenance.record(self.plan), "scores": self.scores, "storage": storage}
+        self.head["grids"] = tried_values(self.plan)
+        self.head["provenance"]["command"] = [redact_passwords(word, self.store.url) for word in sys.argv]
+        write_head(self.out, self.head)
+
+    def _stage(self, pool: Pool, display: Display, text: str, specs: list[Spec]) -> None:
+        self._let_go()
+        studies = self._studies = Studies(self.store, specs, worker="parent")
+        studies.enqueue()
+        display.phase(text, studies.counts()["done"])
+        pool.run(studies, display.report())
+        for spec in specs:
+            self.records += studies.records(spec)
+
+    def _let_go(self) -> None:
+        if self._studies is not None:
+            self._studies.close()
+            self._studies = None
+
+    def _tuning(self, wave: list[Contender]) -> list[Spec]:
+        specs = []
+        for task, score in self.scores.items():
+            decay = None
+            if self.plan.protocol == "fixed-wd" and all(c.label != "sgd-momentum" for c in wave):
+                pick = self._pick("sgd-momentum", task)
+                if pick is None:
+                    raise LabError(f"every setting of sgd-momentum diverged on {task}: there is no weight decay to fix")
+                decay = pick.settings.get("weight_decay", 0.0)
+            specs += [tuning_spec(self.plan, contender, task, score, decay) for contender in wave]
+        return specs
+
+    def _final(self) -> list[Spec]:
+        specs = []
+        for task, score in self.scores.items():
+            for contender in self.plan.contenders():
+                pick = self._pick(contender.label, task)
+                if pick is not None:  # else it diverged everywhere, and the summary says so
+                    specs.append(final_spec(self.plan, contender, task, score, pick.settings))
+        return specs
+
+    def _pick(self, label: str, task: str) -> RunRecord | None:
+        tuned = [r for r in self.records if (r.label, r.task, r.role) == (label, task, "tune")]
+        return choose(tuned, self.scores[task])
+
+    def _result(self) -> Comparison:
+        """Write the summary, and return everything as `results.load` would find it."""
+        summary = write_summary(self.out, self.plan, self.records, self.scores)
+        config = redact_value(self.head["config"])
+        records = [RunRecord.from_json(row) for row in redact_value([r.to_json() for r in self.records])]
+        return Comparison(self.out, config, self.scores, self.head["provenance"], records, summary)
+
+
+def check(plan: Plan) -> dict[str, Score]:
+    """See that all is there and valid, before a run begins or a folder is made; what counts on each task."""
+    import torch
+
+    from acmo.lab.config.optimizers import build, find_factory
+    from acmo.lab.runs.run_folder import pick_device
+    from acmo.lab.tasks import find_task
+
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        raise LabError("a comparison is parallel over its runs: start it without torchrun, on each machine once")
+    for contender in plan.contenders():
+        find_factory(contender.optimizer)
+    check_names(plan)
+    if not torch.cuda.is_available():  # else this process would take a part of a GPU, perhaps the only one
+        pick_device(plan.device)
+    tasks = {name: find_task(name, plan.data, plan.tune_seed) for name in plan.tasks}
+    for contender in plan.contenders():
+        for name, task in tasks.items():
+            spec = tuning_spec(plan, contender, name, task.score)
+            first = {option: values[0] for option, values in spec.grid.items()}
+            for point in [first, *({**first, option: v} for option, values in spec.grid.items() for v in values[1:])]:
+                config = spec.config(point)
+                task.recipe.changed(config)
+                build(contender.optimizer, config.settings, torch.nn.Linear(2, 2))
+    for task in tasks.values():
+        task.prepare()
+    return {name: task.score for name, task in tasks.items()}
+
+
+def pool_size(device: str, workers: int | None) -> tuple[int, int]:
+    """How many processes, and how many GPUs they share."""
+    import torch
+
+    gpus = torch.cuda.device_count() if device in ("auto", "cuda") and torch.cuda.is_available() else 0
+    if gpus or device not in ("auto", "cpu"):
+        return workers or max(1, gpus), max(1, gpus)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return workers or cores or 1, 0
+
+
+def _names(contenders: list[Contender]) -> str:
+    labels = [c.label for c in contenders]
+    return ", ".join(labels) if len(labels) <= 3 else f"{len(labels)} optimizers"

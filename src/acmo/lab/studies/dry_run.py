@@ -1,0 +1,60 @@
+"""What a comparison would take, without running any of it."""
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from acmo.lab.config.grids import check_names, run_counts
+from acmo.lab.config.plan import Plan
+from acmo.lab.config.run_options import run_config
+from acmo.lab.studies.comparison import pool_size
+from acmo.lab.studies.storage import Store
+
+
+def describe_plan(
+    console: Console, plan: Plan, out: Path, store: Store, workers: int | None, *, final: bool = True
+) -> None:
+    """Print how many runs there are, how long each is, and what they need."""
+    from acmo.lab.config.optimizers import find_factory
+
+    for contender in plan.contenders():
+        find_factory(contender.optimizer)
+    check_names(plan)
+    counts = run_counts(plan)
+    lengths = [_length(plan, task) for task in plan.tasks]
+    table = Table(title=escape(plan.title) or None)
+    for column in ("optimizer", "tuning runs", "final runs"):
+        table.add_column(column, justify="left" if column == "optimizer" else "right")
+    tune = sum(c["tune"] for c in counts.values())
+    seeds = sum(c["final"] for c in counts.values()) if final else 0
+    for label, c in counts.items():
+        table.add_row(escape(label), str(c["tune"]), str(c["final"] if final else 0))
+    table.add_row("all", str(tune), str(seeds), style="bold")
+    console.print(table)
+    runs = tune + seeds
+    for task, (count, unit) in zip(plan.tasks, lengths, strict=True):
+        console.print(
+            f"{task}: {runs} runs of {count} {unit}, {runs * count:,} {unit} in all.", highlight=False, markup=False
+        )
+    size, gpus = pool_size(plan.device, workers)
+    kind = f"on {gpus} GPU{'s' * (gpus > 1)}" if gpus else "with one thread each"
+    where = "SQLite in the folder" if store.url.startswith("sqlite") else store.safe_url
+    console.print(
+        f"Here: {size} process{'es' * (size > 1)} {kind}; studies in {where}; results in {out}.",
+        highlight=False,
+        markup=False,
+    )
+    if plan.needs:
+        console.print(f"Needs: {plan.needs}", highlight=False, markup=False)
+
+
+def _length(plan: Plan, name: str) -> tuple[int, str]:
+    from acmo.lab.tasks import find_task
+
+    task = find_task(name, plan.data, plan.tune_seed)
+    options: dict[str, Any] = {k: v for k, v in plan.run_options().items() if v is not None}
+    recipe = task.recipe.changed(run_config(task=name, optimizer="acmo", **options))
+    return (recipe.epochs, "epochs") if recipe.epochs is not None else (recipe.steps or 0, "steps")

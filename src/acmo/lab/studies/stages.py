@@ -1,0 +1,77 @@
+"""The studies that a comparison consists of, and how many runs they are."""
+
+import hashlib
+import json
+from typing import Any
+
+from acmo.lab.config.grids import grid_of, planned_points
+from acmo.lab.config.plan import Contender, Plan, slug
+from acmo.lab.config.run_options import run_config
+from acmo.lab.results.run_record import Score
+from acmo.lab.studies.trials import Spec
+
+_FORMAT = 2  # of what a study's trials hold
+
+
+def tuning_spec(plan: Plan, contender: Contender, task: str, score: Score, decay: float | None = None) -> Spec:
+    """The study that tunes a contender on a task."""
+    grid = grid_of(plan, contender, decay)
+    run = {
+        "task": task,
+        "optimizer": contender.optimizer,
+        "settings": contender.settings,
+        "seed": plan.tune_seed,
+        **plan.run_options(),
+    }
+    if plan.test_every_setting:
+        run["phase"] = "final"
+    depends_on = {"run": run, "grid": grid, "sampler": plan.sampler}
+    points = planned_points(plan, grid)
+    trials = plan.trials if plan.sampler == "tpe" else len(points)
+    return _spec(
+        plan, contender, task, score, "tune", depends_on, points=points, grid=grid, sampler=plan.sampler, trials=trials
+    )
+
+
+def final_spec(plan: Plan, contender: Contender, task: str, score: Score, settings: dict[str, Any]) -> Spec:
+    """The study that repeats the chosen setting with fresh seeds."""
+    run = {"task": task, "optimizer": contender.optimizer, "settings": settings, **plan.run_options()}
+    points = [{"seed": seed} for seed in plan.final_seeds()]
+    return _spec(plan, contender, task, score, "final", {"run": run}, points=points)
+
+
+def tuning_waves(plan: Plan) -> list[list[Contender]]:
+    """Who is tuned together: under ``fixed-wd`` SGD-momentum comes first, since the others take its weight decay."""
+    everyone = plan.contenders()
+    if plan.protocol != "fixed-wd":
+        return [everyone]
+    first = [c for c in everyone if c.label == "sgd-momentum"]
+    return [wave for wave in (first, [c for c in everyone if c not in first]) if wave]
+
+
+def folder_of(task: str, contender: Contender) -> str:
+    """Where the runs of a contender on a task lie, relative to the output folder."""
+    return f"runs/{slug(task)}/{slug(contender.label)}"
+
+
+def _spec(
+    plan: Plan, contender: Contender, task: str, score: Score, phase: Any, depends_on: dict[str, Any], **more: Any
+) -> Spec:
+    return Spec(
+        name=_name(plan, contender, task, phase, depends_on),
+        label=contender.label,
+        task=task,
+        phase=phase,
+        run=depends_on["run"],
+        folder=folder_of(task, contender),
+        score=score,
+        **more,
+    )
+
+
+def _name(plan: Plan, contender: Contender, task: str, phase: str, depends_on: dict[str, Any]) -> str:
+    """A name that people can read, and a hash of what the outcomes depend on: other options are other studies."""
+    run = run_config(**depends_on["run"]).identity()
+    text = json.dumps({**depends_on, "run": run, "format": _FORMAT}, sort_keys=True, default=str)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    return f"acmo/{task}/{contender.label}/{plan.protocol}/{phase}/{digest}"

@@ -1,0 +1,157 @@
+"""Where studies are kept: SQLite in the output folder, or a database that many machines share; and its lock."""
+
+import warnings
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from acmo.lab import atomic
+from acmo.lab.errors import LabError, missing_extra
+from acmo.lab.redaction import redact_passwords, redact_url
+
+_LOCK_KEY = 0x61636D6F  # "acmo": the advisory lock's number in PostgreSQL, its name in MySQL
+
+
+@dataclass(frozen=True)
+class Store:
+    """A database for studies.
+
+    Args:
+      url: in SQLAlchemy's form.
+      heartbeat: seconds between the signs of life of a running trial.
+      grace: seconds without one after which its worker counts as dead.
+      retries: how often a trial whose worker died is tried again.
+    """
+
+    url: str
+    heartbeat: int = 5
+    grace: int = 45
+    retries: int = 3
+
+    def __repr__(self) -> str:
+        return f"Store({self.safe_url!r})"
+
+    @property
+    def safe_url(self) -> str:
+        """The URL without its password."""
+        return redact_url(self.url)
+
+    def check(self) -> None:
+        """Say at once what is wrong with the URL itself."""
+        if self._dialect() == "sqlite":
+            self._sqlite_path()
+        self._url()
+
+    def open(self) -> Any:
+        """An `optuna.storages.RDBStorage` with its tables made."""
+        optuna = import_optuna()
+        engine: dict[str, Any] = {"pool_pre_ping": True, "connect_args": self._connect_args()}
+        retry = optuna.storages.RetryHeartbeatStaleTrialCallback(max_retry=self.retries)
+        with self.lock(), self.explained():
+            storage = optuna.storages.RDBStorage(
+                self._url(),
+                engine_kwargs=engine,
+                heartbeat_interval=self.heartbeat,
+                grace_period=self.grace,
+                heartbeat_stale_trial_callback=retry,
+            )
+        # Optuna leaves the pool's connections to the garbage collector, of which Python 3.13 warns.
+        weakref.finalize(storage, storage.engine.dispose)
+        return storage
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keep all other processes that use this database, on any machine, out until the end; a dead holder lets go."""
+        dialect = self._dialect()
+        if dialect == "sqlite":
+            with atomic.locked(self._sqlite_path().with_suffix(".lock")):
+                yield
+            return
+        import sqlalchemy
+
+        with self.explained():
+            engine = sqlalchemy.create_engine(
+                self._url(), poolclass=sqlalchemy.pool.NullPool, connect_args=self._connect_args()
+            )
+            connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        take, give = {
+            "postgresql": ("SELECT pg_advisory_lock(:key)", "SELECT pg_advisory_unlock(:key)"),
+            "mysql": ("SELECT GET_LOCK(:key, -1)", "SELECT RELEASE_LOCK(:key)"),
+        }[dialect]
+        key = _LOCK_KEY if dialect == "postgresql" else f"acmo-{_LOCK_KEY:x}"
+        with connection:  # closing it gives the lock back in any case
+            with self.explained():
+                connection.execute(sqlalchemy.text(take), {"key": key})
+            try:
+                yield
+            finally:
+                with self.explained():
+                    connection.execute(sqlalchemy.text(give), {"key": key})
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Turn what a database says into a sentence without its password."""
+        optuna = import_optuna()
+        from sqlalchemy.exc import SQLAlchemyError
+
+        try:
+            yield
+        except (SQLAlchemyError, optuna.exceptions.StorageInternalError, ImportError, OSError) as error:
+            if isinstance(error, ImportError):
+                extra = "postgres" if self._dialect() == "postgresql" else "lab"
+                raise missing_extra("the driver of this database", extra) from None
+            # What Optuna wraps says more than its wrapping.
+            cause = error.__cause__ if isinstance(error, optuna.exceptions.StorageInternalError) else error
+            text = str(getattr(cause, "orig", None) or cause or error).strip().splitlines()
+            said = redact_passwords(text[0] if text else type(error).__name__, self.url)
+            raise LabError(f"the database {self.safe_url} does not serve: {said}") from None
+
+    def _dialect(self) -> str:
+        name = self.url.partition(":")[0].partition("+")[0]
+        if name not in ("sqlite", "postgresql", "mysql"):
+            raise LabError(f"the storage must be a sqlite, postgresql or mysql URL, got {self.safe_url}")
+        return name
+
+    def _connect_args(self) -> dict[str, Any]:
+        # A cluster made under LC_ALL=C is in SQL_ASCII, of which psycopg gives bytes unless told otherwise.
+        known: dict[str, dict[str, Any]] = {"sqlite": {"timeout": 120}, "postgresql": {"client_encoding": "utf8"}}
+        return known.get(self._dialect(), {})
+
+    def _url(self) -> str:
+        from sqlalchemy import make_url
+        from sqlalchemy.exc import ArgumentError
+
+        try:
+            url = make_url(self.url)
+        except (ArgumentError, ValueError):
+            raise LabError(f"the storage URL {self.safe_url} cannot be read as one") from None
+        if url.drivername == "postgresql":
+            url = url.set(drivername="postgresql+psycopg")  # what acmo[postgres] installs
+        return url.render_as_string(hide_password=False)
+
+    def _sqlite_path(self) -> Path:
+        path = unquote(self.url.partition("///")[2].partition("?")[0])
+        if not path or path == ":memory:":
+            raise LabError(f"the storage {self.safe_url} lives in one process only; give it a file: sqlite:///study.db")
+        return Path(path)
+
+
+def sqlite_in(folder: Path) -> str:
+    """The URL of the database in an output folder."""
+    return f"sqlite:///{folder.resolve() / 'study.db'}"
+
+
+def import_optuna() -> Any:
+    """Optuna, quiet."""
+    try:
+        import optuna
+    except ImportError:
+        raise missing_extra("optuna") from None
+    optuna.logging.set_verbosity(optuna.logging.ERROR)  # it names what fails again and again; we say it once
+    warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
+    warnings.filterwarnings("ignore", message="Heartbeat of storage")  # `Studies.alive` gives it without Study.optimize
+    return optuna

@@ -1,0 +1,265 @@
+"""A study: the settings of one contender on one task, each tried once, by whichever worker on whichever machine.
+
+Every claim of a trial happens under the store's lock, so that no setting is handed out twice, none beyond the last, and
+a trial that runs but bears no worker's mark can only be one whose worker died while it was claiming.
+"""
+
+import json
+import threading
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import inf, isfinite
+from typing import Any, Literal
+
+from acmo.lab.config.run_options import RunConfig, run_config
+from acmo.lab.errors import LabError
+from acmo.lab.results.run_record import RunRecord, Score
+from acmo.lab.studies.storage import Store, import_optuna
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What a worker must know of a study; plain values, so that it travels to other processes.
+
+    Args:
+      name: unique in the store; it holds a hash of what the outcomes depend on.
+      label: the contender.
+      task: the task.
+      phase: ``tune`` tries settings, ``final`` tries seeds of one setting.
+      run: the run's options but for what a point says.
+      folder: where its runs lie, relative to the output folder.
+      score: what is reported to Optuna, of the validation data (tune) or of the test data (final).
+      points: what is tried; empty if TPE chooses.
+      grid: for each option, the values that are tried or lie around what the sampler tries.
+      sampler: "grid", "tpe" or "random".
+      trials: how many.
+    """
+
+    name: str
+    label: str
+    task: str
+    phase: Literal["tune", "final"]
+    run: dict[str, Any]
+    folder: str
+    score: Score
+    points: list[dict[str, Any]]
+    grid: dict[str, list[Any]] = field(default_factory=dict)
+    sampler: str = "grid"
+    trials: int = 0
+
+    def __len__(self) -> int:
+        return self.trials if self.sampler == "tpe" else len(self.points)
+
+    def config(self, point: dict[str, Any]) -> RunConfig:
+        """The run of a point."""
+        values = {**self.run, "phase": self.run.get("phase", self.phase)}
+        if self.phase == "final":
+            return run_config(**{**values, "seed": point["seed"]})
+        return run_config(**{**values, "settings": {**self.run.get("settings", {}), **point}})
+
+
+@dataclass
+class Claim:
+    """A trial that this worker runs."""
+
+    spec: Spec
+    trial: Any
+    point: dict[str, Any]
+
+    @property
+    def config(self) -> RunConfig:
+        return self.spec.config(self.point)
+
+
+class Studies:
+    """The studies of one stage of a comparison.
+
+    Args:
+      store: where they are kept.
+      specs: which.
+      worker: a mark for the trials that are claimed here.
+    """
+
+    def __init__(self, store: Store, specs: Sequence[Spec], worker: str = "") -> None:
+        self.store = store
+        self.specs = list(specs)
+        self.worker = worker
+        self._optuna = import_optuna()
+        self._storage = store.open()
+        with store.lock(), store.explained():
+            self._studies = {spec.name: self._open(spec) for spec in self.specs}
+
+    def close(self) -> None:
+        """Let go of the database."""
+        self._storage.remove_session()
+        self._storage.engine.dispose()
+
+    def __enter__(self) -> "Studies":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def enqueue(self) -> None:
+        """Put every point in the queue that is neither waiting, running nor done; doing it again adds nothing."""
+        with self.store.lock(), self.store.explained():
+            for spec in self.specs:
+                study = self._studies[spec.name]
+                live = {_key(t.user_attrs.get("point")) for t in self._trials(spec, "WAITING", "RUNNING", "COMPLETE")}
+                for point in spec.points:
+                    if _key(point) not in live:
+                        study.enqueue_trial({o: _encode(v) for o, v in point.items()}, user_attrs={"point": point})
+
+    def claim(self) -> Claim | None:
+        """The next trial; None if nothing waits (but `running` ones may come back to the queue)."""
+        with self.store.lock(), self.store.explained():
+            for spec in self.specs:
+                study = self._studies[spec.name]
+                self._bury(spec)
+                full = spec.sampler != "tpe" or len(self._trials(spec, "RUNNING", "COMPLETE")) >= spec.trials
+                if full and not self._trials(spec, "WAITING"):
+                    continue
+                trial = study.ask()
+                point = self._point(spec, trial)
+                self._storage.record_heartbeat(trial._trial_id)
+                trial.set_user_attr("point", point)
+                trial.set_user_attr("claimed", {"trial": trial.number, "worker": self.worker})
+                return Claim(spec, trial, point)
+        return None
+
+    def finish(self, claim: Claim, record: RunRecord) -> bool:
+        """Store the record; return False if the trial was given to someone else because we seemed dead."""
+        study = self._studies[claim.spec.name]
+        score = claim.spec.score
+        value = record.score_on("test" if claim.spec.phase == "final" else "valid", score.metric)
+        worst = -score.sign * inf
+        with self.store.explained():
+            try:
+                claim.trial.set_user_attr("record", record.to_json())
+                study.tell(claim.trial, worst if value is None or not isfinite(value) else float(value))
+            except (ValueError, self._optuna.exceptions.UpdateFinishedTrialError):
+                return False
+        return True
+
+    def give_back(self, name: str, number: int, *, died: bool = False) -> None:
+        """End a trial that is not done. `enqueue` takes it up again, or we at once if its worker died."""
+        study = self._studies[name]
+        with self.store.lock(), self.store.explained():
+            trial = study.trials[number]
+            if trial.state.is_finished():
+                return
+            study.tell(number, state=self._optuna.trial.TrialState.FAIL)
+            if died:
+                self._storage.get_heartbeat_stale_trial_callback()(study, trial)
+
+    def records(self, spec: Spec) -> list[RunRecord]:
+        """Return the records of the trials that are complete, in the order of their points."""
+        return [RunRecord.from_json(trial.user_attrs["record"]) for trial in self._done(spec)]
+
+    def _done(self, spec: Spec) -> list[Any]:
+        order = {_key(point): i for i, point in enumerate(spec.points)}
+        with self.store.explained():
+            trials = {}
+            for t in self._trials(spec, "COMPLETE"):
+                key = _key(t.user_attrs.get("point"))
+                if spec.sampler == "tpe":
+                    trials[t.number] = t
+                elif key in order:
+                    trials.setdefault(order[key], t)
+        return [trials[i] for i in sorted(trials)]
+
+    def counts(self) -> dict[str, int]:
+        """How many trials there are in all, and how many are done, running, waiting, or given up."""
+        total = {"all": 0, "done": 0, "running": 0, "waiting": 0}
+        with self.store.explained():
+            for spec in self.specs:
+                total["all"] += len(spec)
+                total["done"] += len(self._done(spec))
+                total["running"] += len(self._trials(spec, "RUNNING"))
+                total["waiting"] += len(self._trials(spec, "WAITING"))
+        return total
+
+    @contextmanager
+    def alive(self, claim: Claim) -> Iterator[None]:
+        """Give signs of life for a trial while it runs."""
+        over = threading.Event()
+
+        def beat() -> None:
+            while not over.wait(self.store.heartbeat):
+                # A database that is away for a moment must not end a training of hours.
+                try:
+                    self._storage.record_heartbeat(claim.trial._trial_id)
+                except Exception:
+                    continue
+
+        thread = threading.Thread(target=beat, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+    def _open(self, spec: Spec) -> Any:
+        samplers = self._optuna.samplers
+        seed = zlib.crc32(self.worker.encode())  # workers that start at once must not draw the same
+        sampler = samplers.TPESampler(seed=seed, constant_liar=True) if spec.sampler == "tpe" else None
+        return self._optuna.create_study(
+            storage=self._storage,
+            study_name=spec.name,
+            direction="maximize" if spec.score.best == "max" else "minimize",
+            sampler=sampler or samplers.RandomSampler(seed=0),  # asked for nothing: all is in the queue
+            load_if_exists=True,
+        )
+
+    def _bury(self, spec: Spec) -> None:
+        """End the trials whose workers died, and put them in the queue again. The lock is held."""
+        study = self._studies[spec.name]
+        self._optuna.storages.fail_stale_trials(study)
+        for trial in self._trials(spec, "RUNNING"):
+            if trial.user_attrs.get("claimed", {}).get("trial") != trial.number:
+                study.tell(trial.number, state=self._optuna.trial.TrialState.FAIL)
+                if "point" in trial.user_attrs:
+                    self._storage.get_heartbeat_stale_trial_callback()(study, trial)
+
+    def _trials(self, spec: Spec, *states: str) -> list[Any]:
+        wanted = tuple(self._optuna.trial.TrialState[s] for s in states)
+        trials: list[Any] = self._studies[spec.name].get_trials(deepcopy=False, states=wanted)
+        return trials
+
+    def _point(self, spec: Spec, trial: Any) -> dict[str, Any]:
+        if spec.phase == "final":
+            return {"seed": trial.suggest_int("seed", 0, 2**31 - 1)}
+        point = {}
+        for option, values in spec.grid.items():
+            if spec.sampler != "grid" and option == "lr" and len(values) > 1:
+                point[option] = trial.suggest_float(option, min(values), max(values), log=True)
+            else:
+                point[option] = _decode(trial.suggest_categorical(option, [_encode(v) for v in values]), values)
+        return point
+
+
+def require_all(studies: Studies) -> None:
+    """A `LabError` if trials were given up."""
+    counts = studies.counts()
+    if counts["done"] < counts["all"]:
+        lost = counts["all"] - counts["done"]
+        raise LabError(
+            f"{lost} of {counts['all']} trials were given up after their workers died {studies.store.retries + 1} "
+            "times (out of memory?); the same command tries them again"
+        )
+
+
+def _encode(value: Any) -> Any:
+    """As Optuna keeps categories: a list as JSON."""
+    return json.dumps(value) if isinstance(value, list | tuple) else value
+
+
+def _decode(encoded: Any, values: Sequence[Any]) -> Any:
+    return next(v for v in values if _encode(v) == encoded)
+
+
+def _key(point: Any) -> str:
+    return json.dumps(point, sort_keys=True)

@@ -1,0 +1,179 @@
+"""A worker: a process that claims trials, runs them, and tells the parent how it goes."""
+
+import os
+import platform
+import signal
+import sys
+import time
+import traceback
+import warnings
+from contextlib import suppress
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from acmo.lab.errors import LabError
+from acmo.lab.redaction import redact, redact_passwords
+from acmo.lab.results.run_record import RunRecord
+from acmo.lab.studies.storage import Store
+from acmo.lab.studies.trials import Claim, Studies
+
+LOG = "workers.log"
+
+
+class Running(NamedTuple):
+    """What a worker is doing."""
+
+    label: str
+    task: str
+    point: dict[str, Any]
+    fraction: float
+    epoch: float
+    loss: float | None
+
+
+class Finished(NamedTuple):
+    """A run that ended."""
+
+    label: str
+    task: str
+    point: dict[str, Any]
+    record: RunRecord
+
+
+class Stopped(BaseException):
+    """The parent asked for an end, or is gone."""
+
+
+def work(pipe: Connection, store: Store, out: str, gpu: bool) -> None:
+    """A worker's life."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what it means
+    sys.argv = [redact_passwords(word, store.url) for word in sys.argv]  # it goes into the provenance of every run
+    sys.stdout = sys.stderr = _Log(Path(out) / LOG, store.url)
+    _pass_on(pipe)
+    try:
+        if not gpu:
+            import torch
+
+            torch.set_num_threads(1)
+        while True:
+            kind, *content = pipe.recv()
+            if kind == "quit":
+                return
+            with Studies(store, content[0], worker=f"{platform.node()}:{os.getpid()}") as studies:
+                _stage(pipe, studies, Path(out))
+            pipe.send(("idle", None))
+    except (Stopped, EOFError, BrokenPipeError):
+        return
+    except LabError as error:
+        _send_error(pipe, str(error))
+    except Exception as error:
+        traceback.print_exc()
+        _send_error(
+            pipe, redact_passwords(f"{type(error).__name__}: {error} (details in {Path(out) / LOG})", store.url)
+        )
+
+
+def _stage(pipe: Connection, studies: Studies, out: Path) -> None:
+    """Do trials until none is left, here or elsewhere."""
+    pause = 0.2
+    while True:
+        _hear(pipe)
+        claim = studies.claim()
+        if claim is not None:
+            pause = 0.2
+            _trial(pipe, studies, claim, out)
+            continue
+        counts = studies.counts()
+        if counts["running"] + counts["waiting"] == 0:
+            return
+        pipe.send(("waiting", None))  # for what others run: it may come back
+        time.sleep(pause)
+        pause = min(5.0, pause * 1.5)
+
+
+def _trial(pipe: Connection, studies: Studies, claim: Claim, out: Path) -> None:
+    from acmo.lab.runs.run_folder import run
+
+    spec, number = claim.spec, claim.trial.number
+    pipe.send(("claimed", (spec.name, number)))
+    last = 0.0
+
+    def progress(p: Any) -> None:
+        nonlocal last
+        _hear(pipe)
+        now = time.monotonic()
+        if now - last > 0.2:
+            last = now
+            running = Running(spec.label, spec.task, claim.point, p.step / max(1, p.steps), p.epoch, p.loss)
+            pipe.send(("running", running))
+
+    config = claim.config
+    inside = f"{spec.folder}/{config.run_id()}"
+    try:
+        with studies.alive(claim):
+            ended = run(config, out / inside, progress)
+        record = replace(ended, label=spec.label, role=spec.phase, folder=inside)
+    except BaseException as error:
+        with suppress(LabError):  # if the database is away as well, the heartbeat will tell
+            studies.give_back(spec.name, number)
+        if isinstance(error, Exception) and not isinstance(error, (LabError, EOFError, BrokenPipeError)):
+            traceback.print_exc()
+            point = ", ".join(f"{k}={v}" for k, v in claim.point.items())
+            what = f"{type(error).__name__}: {error}"
+            raise LabError(f"{spec.label} ({point}) on {spec.task} failed: {what} (details in {out / LOG})") from None
+        raise
+    studies.finish(claim, record)
+    pipe.send(("finished", Finished(spec.label, spec.task, claim.point, record)))
+
+
+def _hear(pipe: Connection) -> None:
+    """End if the parent says so, or is gone."""
+    try:
+        if pipe.poll():
+            message = pipe.recv()
+            if message[0] == "quit":
+                raise Stopped
+    except (EOFError, OSError):
+        raise Stopped from None
+
+
+def _pass_on(pipe: Connection) -> None:
+    """Tell the parent of a damaged checkpoint; all warnings go into the log as well."""
+    log = warnings.showwarning
+
+    def shown(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        from acmo.lab.runs.checkpoints import DamagedCheckpoint
+
+        log(message, category, *where, **more)
+        if issubclass(category, DamagedCheckpoint):
+            pipe.send(("told", str(message)))
+
+    warnings.showwarning = shown
+
+
+def _send_error(pipe: Connection, sentence: str) -> None:
+    with suppress(OSError):
+        pipe.send(("error", sentence))
+
+
+class _Log:
+    """A stream into the log file, without passwords; a line is opened for and written at once, whoever else writes."""
+
+    def __init__(self, path: Path, url: str) -> None:
+        self._path, self._url = path, url
+        self.encoding = "utf-8"
+
+    def write(self, text: str) -> int:
+        try:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(redact(text, self._url))
+        except OSError:
+            pass  # a full disk must not hide the error that is being told
+        return len(text)
+
+    def flush(self) -> None: ...
+
+    def isatty(self) -> bool:
+        return False
