@@ -43,6 +43,17 @@ class CosineSum:
         return float(self.amplitude * self.omega * np.sqrt((apart**2).sum(-1).max()))
 
     @property
+    def noise_bound(self) -> float:
+        """s, the largest root mean square over i of ‖∇f_i − ∇f‖.
+
+        In one coordinate ∇f_i − ∇f is Aω Im(ē exp(iωθ)), e = exp(iωφ_i) − z, whose mean square has the largest value
+        (Aω)² (mean|e|² + |mean e²|)/2; all coordinates reach theirs at once.
+        """
+        apart = self.phasors - self.mean_phasor
+        top = (np.abs(apart) ** 2).mean(0) + np.abs((apart**2).mean(0))
+        return float(self.amplitude * self.omega * np.sqrt(top.sum() / 2))
+
+    @property
     def gradient_bound(self) -> float:
         """G = A ω √d, for batches of any size."""
         return float(self.amplitude * self.omega * np.sqrt(self.phases.shape[1]))
