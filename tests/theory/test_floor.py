@@ -175,7 +175,14 @@ def test_the_tables_of_the_docs_are_printed(
 ) -> None:
     row = floor.FloorRow(0.19, 256, 0.5, 0.1, 1.0, 2.0, 3.0)
     monkeypatch.setattr(floor, "measure_box", lambda step, steps: row)
+    monkeypatch.setattr(floor, "skewed_offset", lambda psi: -0.25)
     floor.main()
     out = capsys.readouterr().out
     assert "| 0.19 | 256 | 0.5000 ± 0.1000 | 6 = 1 + 2 + 3 |" in out
     assert "| 0.9 | 0.1066, p = 0.206 | 4.2632 |" in out
+    assert "Ψ = identity -0.2500, Ψ = sqrt -0.2500" in out
+
+
+def test_psi_sqrt_has_no_offset_under_skewed_noise() -> None:
+    assert floor.skewed_offset("identity") < -0.15
+    assert abs(floor.skewed_offset("sqrt")) < 0.03

@@ -44,7 +44,7 @@ class Descent(NamedTuple):
     steps: int
     current: float  # steps that lower the current batch's loss
     previous: float  # (step, batch) pairs, the batch one of the previous ten, whose loss falls
-    inequality: float  # steps with f_A(θ_{t+1}) − f_A(θ_t) ≤ −(α/2)(‖g‖² − ‖ĝ‖²), section 3.2; NaN where the step is no sum of gradients
+    inequality: float  # steps with f_A(θ_{t+1}) − f_A(θ_t) ≤ −(α/2)(‖g‖² − ‖ĝ‖²), 3.2; NaN where it does not apply
     final_loss: float  # of the whole training set, mean over seeds
     cosines: Array  # between update and gradient, one per step
 

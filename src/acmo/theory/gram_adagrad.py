@@ -16,7 +16,8 @@ class GramAdagrad(torch.optim.Optimizer):
 
     def __init__(self, params: Iterable[Tensor], lr: float) -> None:
         super().__init__(params, {"lr": lr})
-        self.history: list[Tensor] = []  # g_1 … g_t as vectors
+        size = sum(p.numel() for group in self.param_groups for p in group["params"])
+        self.history = torch.zeros(64, size, dtype=torch.float64)  # g_1 … g_t as rows, then room for more
         self.gram = torch.zeros(0, 0, dtype=torch.float64)
 
     @torch.no_grad()
@@ -26,17 +27,19 @@ class GramAdagrad(torch.optim.Optimizer):
             raise ValueError("GramAdagrad takes no closure: call backward() before step()")
         params = [p for group in self.param_groups for p in group["params"]]
         g = torch.cat([p.grad.double().flatten() for p in params])
-        self.history.append(g)
-        products = torch.stack([h @ g for h in self.history])
-        size = len(self.history)
+        size = len(self.gram) + 1
+        if size > len(self.history):
+            self.history = torch.cat((self.history, torch.zeros_like(self.history)))
+        self.history[size - 1] = g
         gram = torch.empty(size, size, dtype=torch.float64)
-        gram[:-1, :-1], gram[-1], gram[:, -1] = self.gram, products, products
+        gram[:-1, :-1] = self.gram
+        gram[-1] = gram[:, -1] = self.history[:size] @ g
         self.gram = gram
         values, vectors = torch.linalg.eigh(gram)
         known = values > size * torch.finfo(torch.float64).eps * values[-1]
         roots = torch.where(known, values.clamp(min=0).rsqrt(), 0.0)
         weights = vectors @ (roots * vectors[-1])  # K^{-1/2} e_t
-        move = weights @ torch.stack(self.history)
+        move = weights @ self.history[:size]
         lr = self.param_groups[0]["lr"]
         for p, part in zip(params, move.split([p.numel() for p in params]), strict=True):
             p.sub_((lr * part).view_as(p).to(p.dtype))
