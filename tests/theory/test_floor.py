@@ -138,11 +138,12 @@ def test_the_floor_is_real_and_where_the_closed_form_says() -> None:
 
 
 def test_measured_means_on_the_egg_box_stay_below_the_bound() -> None:
-    row = floor.measure_box(0.19, 64, seeds=10)
+    row = floor.measure_box(64, 0.19, 64, seeds=10)
     assert row.measured < row.bound
-    long = floor.measure_box(0.19, 256, seeds=10)
+    long = floor.measure_box(64, 0.19, 256, seeds=10)
     assert long.rate == pytest.approx(row.rate / 4)
     assert long.measured < row.measured
+    assert long.floor == pytest.approx(floor.measure_box(1, 0.19, 1, seeds=10).floor / 64)
 
 
 def test_noise_bound_is_attained_to_a_thousandth() -> None:
@@ -152,6 +153,7 @@ def test_noise_bound_is_attained_to_a_thousandth() -> None:
     each = np.stack([egg.grad_of(theta, np.full(len(theta), i)) for i in range(5)])
     largest = float(np.sqrt((norm(each - egg.grad(theta)) ** 2).mean(0).max()))
     assert 0.999 * egg.noise_bound <= largest <= egg.noise_bound * (1 + 1e-12)
+    assert 0.999 * egg.steepest <= norm(egg.grad(theta)).max() <= egg.steepest * (1 + 1e-12)
 
 
 @pytest.mark.parametrize(
@@ -173,12 +175,12 @@ def test_a_floor_bound_outside_the_theorem_is_refused(bad: dict[str, object], sa
 def test_the_tables_of_the_docs_are_printed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    row = floor.FloorRow(0.19, 256, 0.5, 0.1, 1.0, 2.0, 3.0)
-    monkeypatch.setattr(floor, "measure_box", lambda step, steps: row)
+    row = floor.FloorRow(64, 0.19, 256, 0.5, 0.1, 1.0, 2.0, 3.0)
+    monkeypatch.setattr(floor, "measure_box", lambda batch, step, steps: row)
     monkeypatch.setattr(floor, "skewed_offset", lambda psi: -0.25)
     floor.main()
     out = capsys.readouterr().out
-    assert "| 0.19 | 256 | 0.5000 ± 0.1000 | 6 = 1 + 2 + 3 |" in out
+    assert "| 64 | 0.19 | 256 | 0.5000 ± 0.1000 | 6 = 1 + 2 + 3 |" in out
     assert "| 0.9 | 0.1066, p = 0.206 | 4.2632 |" in out
     assert "Ψ = identity -0.2500, Ψ = sqrt -0.2500" in out
 

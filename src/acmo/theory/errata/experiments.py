@@ -56,8 +56,8 @@ def same_objective() -> Slacks:
 decay_on_test_data = Erratum(
     "decay-on-test-data", Severity.OVERSTATES, "5.1 (445, 471)",
     printed="weight decay is the one with “the maximum test accuracy” (CIFAR-100), “the best test accuracy” (CIFAR-10)",
-    reason="a setting that is chosen on test data makes the test score of who has more settings or more noise too high; "
-    "section 5 then ranks optimizers by those scores",
+    reason="a setting that is chosen on test data makes the test score of who has more settings or more noise too "
+    "high; section 5 then ranks optimizers by those scores",
     repaired="choose on validation data, read test data once: what the lab does",
     effect="none", evaluate=None,
 )  # fmt: skip
@@ -65,8 +65,9 @@ decay_on_test_data = Erratum(
 two_points = Erratum(
     "two-points", Severity.OVERSTATES, "5.1 (475–476)",
     printed="PAdam, AdaBound and ACMo “were able to outperform Adam by more than 2 percentage points”",
-    reason="final values read off the authors' Figure 3: on VGG16, which the sentence is about, 1.5 (ACMo), 1.2 (PAdam) "
-    "and 1.1 (AdaBound); ACMo on ResNet50 1.8, on DenseNet121 1.4. Only AdaBound on ResNet50 has more than 2 (2.3)",
+    reason="final values read off the authors' Figure 3: on VGG16, which the sentence is about, 1.5 (ACMo), 1.2 "
+    "(PAdam) and 1.1 (AdaBound); ACMo on ResNet50 1.8, on DenseNet121 1.4. Only AdaBound on ResNet50 has more "
+    "than 2 (2.3)",
     repaired="by 1.1 to 1.8 points, AdaBound on ResNet50 by 2.3",
     effect="none", evaluate=None,
 )  # fmt: skip
