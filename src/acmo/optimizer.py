@@ -257,7 +257,7 @@ class ACMo(StatefulOptimizer):
         )
         record = self._choose_backend(parts, options, wide)(parts, groups, options)
         if any([group["projection"] is not None for group in param_groups]):  # noqa: C419
-            project_parts(parts, param_groups, record)
+            project_parts(parts, param_groups, record, self._process_group)
         return record
 
     def _choose_backend(self, parts: list[Part], options: StepOptions, wide: dict[str, Any]) -> StepFunction:
