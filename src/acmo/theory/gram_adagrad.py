@@ -21,7 +21,7 @@ class GramAdagrad(torch.optim.Optimizer):
         self.gram = torch.zeros(0, 0, dtype=torch.float64)
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> None:
+    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
         """Take one step."""
         if closure is not None:
             raise ValueError("GramAdagrad takes no closure: call backward() before step()")
