@@ -13,6 +13,7 @@ from torch.optim.optimizer import ParamsT
 from acmo.gather import CachedGroup, GroupLists, fill_lists, read_options, split_into_parts
 from acmo.optimizer import ACMo
 from acmo.options import check_groups
+from acmo.projections import couples_parameters
 from acmo.sharding import is_dtensor
 from acmo.step_data import NORM_ROWS, GroupOptions, NonFiniteGradient, RowNorms, StepRecord
 
@@ -259,6 +260,11 @@ def refuse_options(group: Mapping[str, Any]) -> None:
         raise ValueError(
             f"max_grad_norm={group['max_grad_norm']} needs the norm of all gradients, which is known only after "
             f"backward: leave it out, or step after backward"
+        )
+    if couples_parameters(group["projection"]):
+        raise ValueError(
+            f"projection={group['projection']!r} needs all parameters, which have stepped only after backward: use "
+            f"scope='tensor', or step after backward"
         )
     if group["differentiable"]:
         raise ValueError("differentiable=True: autograd cannot record a step inside backward: step after backward")

@@ -264,7 +264,7 @@ class ACMo(StatefulOptimizer):
         )
         record = self._choose_backend(parts, groups, options, wide)(parts, groups, options)
         if any([group["projection"] is not None for group in param_groups]):  # noqa: C419
-            project_parts(parts, param_groups, record)
+            project_parts(parts, param_groups, record, self._process_group)
         return record
 
     def _choose_backend(

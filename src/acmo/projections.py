@@ -1,6 +1,7 @@
 """Projections onto feasible sets: Π of Algorithm 1.
 
-Callables that map a parameter's value to the nearest feasible one; of one parameter at a time, over all its entries.
+Callables that map a parameter's value to the nearest feasible one; of one parameter at a time, over all its entries,
+except for ``L2Ball(radius, scope="all")``, which is one ball for all parameters together, sharded or not.
 One that has the attribute ``elementwise = True`` works on any part of the entries, hence on shards; one that has not,
 or says False, needs them all. `L2Ball` and `Simplex` compute in float64 (float32 where a device has none) and round so
 that the result is as feasible as the parameter's dtype allows.
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from acmo.options import check_at_least, read_number
-from acmo.sharding import local
+from acmo.sharding import find_device, local, sum_over_model
 from acmo.step_data import Part, StepRecord, scalar_dtype
 
 Projection = Callable[[Tensor], Tensor]
@@ -67,16 +68,31 @@ class NonNegative:
 class L2Ball:
     """The vectors of norm at most ``radius``.
 
+    Args:
+      radius: the largest norm, > 0.
+      scope: "tensor": one ball for each parameter. "all": one ball for the parameters of all groups that have this
+        object as their projection, as one vector; parameters without a gradient in a step take no part in it.
+        Shards are added up over their ranks, in one message per mesh dimension or ``process_group``.
+
     Example:
       >>> L2Ball(5.0)(torch.tensor([6.0, 8.0]))
       tensor([3., 4.])
+      >>> from acmo import ACMo
+      >>> a, b = (torch.nn.Parameter(torch.tensor([x])) for x in (6.0, 8.0))
+      >>> opt = ACMo([a, b], lr=0.1, projection=L2Ball(5.0, scope="all"))
+      >>> a.grad = b.grad = torch.zeros(1)
+      >>> opt.step()
+      >>> a.item(), b.item()
+      (3.0, 4.0)
     """
 
     elementwise = False
 
-    def __init__(self, radius: float) -> None:
+    def __init__(self, radius: float, *, scope: str = "tensor") -> None:
         check_at_least("L2Ball's radius", radius, strict=True)
-        self.radius = radius
+        if scope not in ("tensor", "all"):
+            raise ValueError(f"L2Ball's scope must be 'tensor' or 'all', got {scope!r}")
+        self.radius, self.scope = radius, scope
 
     def __call__(self, x: Tensor) -> Tensor:
         if x.is_complex():
@@ -98,7 +114,7 @@ class L2Ball:
         return torch.where(norm > self.radius / scale, y, x)
 
     def __repr__(self) -> str:
-        return f"L2Ball({self.radius})"
+        return f"L2Ball({self.radius})" if self.scope == "tensor" else f"L2Ball({self.radius}, scope='all')"
 
 
 class Simplex:
@@ -164,23 +180,60 @@ def project(projection: Projection, p: Tensor) -> Tensor:
     return result
 
 
-def project_parts(parts: Sequence[Part], groups: Sequence[dict[str, Any]], record: StepRecord) -> None:
+def project_parts(
+    parts: Sequence[Part], groups: Sequence[dict[str, Any]], record: StepRecord, process_group: Any = None
+) -> None:
     """Line 8: project the parameters of every group that has a projection, if the step was taken."""
     for part in parts:
         projection = groups[part.group]["projection"]
-        if projection is None or record.applied is False:
+        if projection is None or record.applied is False or couples_parameters(projection):
             continue
         for p in map(local, part.owners):  # of a shard only what works entry by entry: checked when it was given
             new = project(projection, p.clone())
             if isinstance(record.applied, Tensor):
                 new = torch.where(record.applied.to(p.device), new, p)
             p.copy_(new)
+    # In the order of the groups, which all ranks share: a rank without a gradient must send its message, too.
+    balls = {
+        id(group["projection"]): group["projection"] for group in groups if couples_parameters(group["projection"])
+    }
+    for ball in balls.values():
+        own = [part for part in parts if groups[part.group]["projection"] is ball]
+        project_together(ball, own, record.applied, process_group)
+
+
+def couples_parameters(projection: Any) -> bool:
+    """Return whether a projection takes the parameters of all its groups as one vector."""
+    return isinstance(projection, L2Ball) and projection.scope == "all"
+
+
+def project_together(ball: L2Ball, parts: Sequence[Part], applied: Tensor | bool, process_group: Any) -> None:
+    """Scale all parameters by radius/‖θ‖ if ‖θ‖ is above the radius, each entry rounded towards 0."""
+    if not parts and process_group is None:
+        return
+    device = parts[0].params[0].device if parts else find_device(process_group)
+    dtype = scalar_dtype(device)
+    squares = [
+        torch.stack([p.to(scalar_dtype(p.device)).square().sum().to(device, dtype) for p in part.params]).sum()
+        for part in parts
+    ]
+    stacked = torch.stack(squares) if squares else torch.zeros(0, dtype=dtype, device=device)
+    norm = sum_over_model(stacked, parts, process_group).sqrt()
+    outside = torch.isfinite(norm) & (norm > ball.radius) & torch.as_tensor(applied, device=device)
+    factor = ball.radius / torch.where(outside, norm, 1.0)
+    for part in parts:
+        for p in part.params:  # local and real
+            exact = p.to(scalar_dtype(p.device)) * factor.to(p.device, scalar_dtype(p.device))
+            y = exact.to(p.dtype)
+            if y.dtype != exact.dtype:
+                y = torch.where(y.abs() > exact.abs(), neighbour(y, -1), y)
+            p.copy_(torch.where(outside.to(p.device), y, p))
 
 
 def check_on_shards(projection: Projection, who: str) -> None:
     """Raise unless a projection can be applied to a shard, that is to say without the entries that other ranks hold."""
-    if getattr(projection, "elementwise", None) is not True:
+    if getattr(projection, "elementwise", None) is not True and not couples_parameters(projection):
         raise ValueError(
-            f"projection={projection!r} needs all entries of {who}, which is sharded: use Box or NonNegative, or give "
-            f"it the attribute elementwise = True if it maps every entry by itself"
+            f"projection={projection!r} needs all entries of {who}, which is sharded: use Box, NonNegative or "
+            f"L2Ball(radius, scope='all'), or give it the attribute elementwise = True if it maps every entry by itself"
         )

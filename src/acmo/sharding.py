@@ -265,6 +265,8 @@ def needs_all_ranks(group: dict[str, Any]) -> str:
         return f"norm_scope={group['norm_scope']!r}"
     if group["max_grad_norm"] is not None:
         return f"max_grad_norm={group['max_grad_norm']}"
+    if getattr(group.get("projection"), "scope", None) == "all":
+        return f"projection={group['projection']!r}"
     return 'nonfinite="raise"' if group["nonfinite"] == "raise" else ""
 
 

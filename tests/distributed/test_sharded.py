@@ -22,7 +22,7 @@ from torch.distributed.tensor import DTensor, Partial
 
 import acmo.sharding
 from acmo import ACMo
-from acmo.projections import NonNegative, Simplex
+from acmo.projections import L2Ball, NonNegative, Simplex
 from tests.support import sharded
 from tests.support.ranks import run_ranks
 
@@ -64,6 +64,27 @@ QUICK = [(2, layout) for layout in ("fsdp", "tp", "mixed", "zero")]
 def test_parameters_and_moments_are_those_of_the_unsharded_run(world: int, layout: str):
     for found in run_ranks(world, compare, layout):
         assert not [case for case in found if not case[1] < case[2]]
+
+
+def compare_in_one_ball(layout: str) -> list[tuple[float, float]]:
+    """By dtype and scope: the distance to the unsharded run, and its bound; all parameters are in one ball."""
+    found = []
+    for dtype, scope in ((torch.float64, "global"), (torch.float64, "row"), (torch.float32, "global")):
+        if scope == "row" and layout == "zero":
+            continue
+        options = {"norm_scope": scope, "projection": L2Ball(1.0, scope="all")}
+        params, _, _ = sharded.train(layout, options, dtype)
+        whole, _, _ = sharded.train("plain", options, dtype, even="+" in layout)
+        found.append((sharded.distance(params, whole), BOUND[dtype]))
+    return found
+
+
+@pytest.mark.parametrize(
+    "layout", ["fsdp", "zero", *(pytest.param(x, marks=pytest.mark.slow) for x in ("tp", "fsdp+tp0", "mixed", "hsdp0"))]
+)
+def test_one_ball_over_all_shards_is_that_of_the_unsharded_run(layout: str):
+    for found in run_ranks(2, compare_in_one_ball, layout):
+        assert all(off < bound for off, bound in found), found
 
 
 def compare_without_messages(layout: str) -> float:

@@ -38,7 +38,7 @@ def test_a_rate_of_too_few_steps_is_refused(capsys: pytest.CaptureFixture[str]) 
 def test_the_three_figures_are_written(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     t = 2.0 ** np.arange(10)
-    rate = Rate(t, t**-0.5, t**-0.5, 0.1 * t**-0.5, 9 * t**-0.5, 3 * t**-0.5, 5)
+    rate = Rate(t, t**-0.5, t**-0.5, 0.1 * t**-0.5, 9 * t**-0.5, 3 * t**-0.5, 5, t**-0.5)
     cosines = np.random.default_rng(0).uniform(0.4, 1, 50)
     made = [
         figures.rate_figure(rate, tmp_path / "new"),

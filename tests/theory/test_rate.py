@@ -6,7 +6,7 @@ import torch
 
 import acmo
 from acmo.theory import path, problems, theorem_settings
-from acmo.theory.rate import Rate, Shard, combine, run_shard
+from acmo.theory.rate import Rate, Shard, combine, markdown_table, run_shard
 
 
 @pytest.mark.parametrize("psi", ["sqrt", "identity"])
@@ -64,10 +64,19 @@ def test_small_measurement_falls_and_stays_below_the_bound() -> None:
     assert rate.sampled[0] == pytest.approx(rate.averaged[0])  # after one step there is one iterate to draw
 
 
+def test_acmo_is_sgd_to_half_a_percent_under_the_theorems_settings() -> None:
+    """β = 1/50 and δ = σ leave β̂ so small that the moment hardly matters; the first step is the same."""
+    problem = problems.cosine_sum()
+    rate = combine(problem, [run_shard(problem, 256, 50, 1, (0, k)) for k in range(2)])
+    assert rate.sgd[0] == pytest.approx(rate.averaged[0], rel=1e-12)
+    np.testing.assert_allclose(rate.averaged, rate.sgd, rtol=0.005)
+    assert "| 256 |" in markdown_table(rate)
+
+
 def test_exponent_is_the_slope_and_slack_detects_a_low_bound() -> None:
     t = 2.0 ** np.arange(12)
     y = (1 + np.log(t)) / np.sqrt(t)
-    rate = Rate(t, y, y, 0 * y, 2 * y, y * 0.9, 1)
+    rate = Rate(t, y, y, 0 * y, 2 * y, y * 0.9, 1, y)
     assert rate.exponent(log_corrected=True) == pytest.approx(-0.5)
     assert rate.slack() == pytest.approx(-1 / 9)
 
@@ -75,7 +84,7 @@ def test_exponent_is_the_slope_and_slack_detects_a_low_bound() -> None:
 def test_shards_combine_as_if_all_seeds_had_run_together() -> None:
     problem = problems.cosine_sum()
     rng = np.random.default_rng(0)
-    whole = Shard(rng.random((3, 2, 5)), rng.random((3, 5)), rng.random(5))
+    whole = Shard(rng.random((3, 2, 5)), rng.random((3, 5)), rng.random(5), rng.random((3, 5)))
     cut = [Shard(*(x[..., :2] for x in whole)), Shard(*(x[..., 2:] for x in whole))]
     for a, b in zip(combine(problem, [whole]), combine(problem, cut), strict=True):
         np.testing.assert_allclose(a, b)

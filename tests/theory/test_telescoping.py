@@ -68,3 +68,16 @@ def test_what_the_paper_uses_of_the_factors_is_true() -> None:
     assert shift_factor(2, BETA_HAT_MAX) + gradient_factor(1, BETA_HAT_MAX) + 1 < 5
     j = np.arange(1, 10**6)
     assert np.all(np.cumsum(1 / (j * np.sqrt(j + 2))) <= 2 - 2 / np.sqrt(j + 1))
+
+
+def test_a_growing_beta_hat_is_within_the_theorem() -> None:
+    """The paper's remark (tex 407): from a small β̂_2 on, Ψ lets β̂ grow like √t, here until it is 1/12."""
+    steps = 2000
+    raw = np.full(steps - 1, BETA_HAT_MAX)
+    raw[0] = BETA_HAT_MAX / np.sqrt(steps / 2)
+    beta_hat = tel.apply_psi(raw)
+    assert np.all(np.diff(beta_hat) > 0)
+    assert beta_hat[-1] / beta_hat[0] == pytest.approx(np.sqrt(steps / 2))
+    assert beta_hat[-1] == pytest.approx(BETA_HAT_MAX)
+    assert tel.r1_monotone(beta_hat) >= -1e-15
+    assert tel.r2_variation(beta_hat) >= 0

@@ -43,6 +43,22 @@ class CosineSum:
         return float(self.amplitude * self.omega * np.sqrt((apart**2).sum(-1).max()))
 
     @property
+    def noise_bound(self) -> float:
+        """s, the largest root mean square over i of ‖∇f_i − ∇f‖.
+
+        In one coordinate ∇f_i − ∇f is Aω Im(ē exp(iωθ)), e = exp(iωφ_i) − z, whose mean square has the largest value
+        (Aω)² (mean|e|² + |mean e²|)/2; all coordinates reach theirs at once.
+        """
+        apart = self.phasors - self.mean_phasor
+        top = (np.abs(apart) ** 2).mean(0) + np.abs((apart**2).mean(0))
+        return float(self.amplitude * self.omega * np.sqrt(top.sum() / 2))
+
+    @property
+    def steepest(self) -> float:
+        """The largest ‖∇f‖ of the mean f: A ω √(Σ_j |z_j|²)."""
+        return float(self.amplitude * self.omega * norm(np.abs(self.mean_phasor)))
+
+    @property
     def gradient_bound(self) -> float:
         """G = A ω √d, for batches of any size."""
         return float(self.amplitude * self.omega * np.sqrt(self.phases.shape[1]))
@@ -67,7 +83,7 @@ class CosineSum:
         return np.asarray(self.amplitude * self.omega * depth * np.sin(self.omega * theta - shift))
 
     def grad_of(self, theta: Array, i: npt.NDArray[np.int64]) -> Array:
-        """Return ∇f_i(θ), one i per row of θ: batches of one."""
+        """Return ∇f_i(θ), one i per row of θ; with θ [S, 1, d] and i [S, B], one per member of a batch."""
         return np.asarray(self.amplitude * self.omega * np.sin(self.omega * theta - self.phases[i]))
 
 

@@ -2,6 +2,8 @@
 
 The seeds of a shard share one optimizer: one tensor per seed, with ``norm_scope="tensor"``, so that every seed has its
 own θ. Each shard is one process. There are always two, so that the figures are the same on every machine.
+Plain SGD runs beside it with the same draws: under the theorem's settings the two hardly differ.
+``python -m acmo.theory.rate`` prints the table of docs/theory.md.
 """
 
 import multiprocessing
@@ -29,6 +31,7 @@ class Shard(NamedTuple):
     sampled: Array  # [k, draws, seeds], at the iterates that the IterateSamplers drew
     averaged: Array  # [k, seeds], Σ_{s≤T} α_s ‖∇f(θ_{s+1})‖²/Σα_s: the exact mean over o
     gap: Array  # [seeds]
+    sgd: Array  # [k, seeds], as ``averaged``, of SGD (β = 0) from the same starts with the same draws
 
 
 class Rate(NamedTuple):
@@ -41,6 +44,7 @@ class Rate(NamedTuple):
     printed: Array
     repaired: Array
     seeds: int
+    sgd: Array  # as ``averaged``, of SGD
 
     def exponent(self, first: int = 64, log_corrected: bool = False) -> float:
         """Return the slope of ln E over ln T from T = ``first`` on; of ln(E/(1 + ln T)) if ``log_corrected``."""
@@ -83,21 +87,26 @@ def run_shard(
         IterateSampler(opt, seed=int(s)) for s in np.random.default_rng((*seed, draws)).integers(2**31, size=draws)
     ]
     weighted, total = np.zeros(seeds), 0.0
-    sampled, averaged = [], []
+    plain, plain_weighted = theta.copy(), np.zeros(seeds)
+    sampled, averaged, sgd = [], [], []
     for t in range(1, steps + 1):
-        g[:] = problem.grad_of(theta, rng.integers(0, n, seeds))
+        drawn = rng.integers(0, n, seeds)
+        g[:] = problem.grad_of(theta, drawn)
         opt.step()
         schedule.step()
         alpha = settings.alpha(t)
         total += alpha
         weighted += alpha * (problem.grad(theta) ** 2).sum(-1)
+        plain -= alpha * problem.grad_of(plain, drawn)
+        plain_weighted += alpha * (problem.grad(plain) ** 2).sum(-1)
         if t & (t - 1) == 0:
             held = np.stack([torch.stack(s.sample()).numpy() for s in samplers])
             sampled.append(norm(problem.grad(held)) ** 2)
             averaged.append(weighted / total)
+            sgd.append(plain_weighted / total)
         if tick and t % 64 == 0:
             tick(t)
-    return Shard(np.array(sampled), np.array(averaged), gap)
+    return Shard(np.array(sampled), np.array(averaged), gap, np.array(sgd))
 
 
 def combine(problem: CosineSum, shards: list[Shard]) -> Rate:
@@ -112,7 +121,27 @@ def combine(problem: CosineSum, shards: list[Shard]) -> Rate:
     ]
     stderr = averaged.std(-1, ddof=1) / np.sqrt(seeds)
     promised = (np.array([b.printed for b in bounds]), np.array([b.repaired for b in bounds]))
-    return Rate(marks.astype(np.float64), sampled.mean((1, 2)), averaged.mean(-1), stderr, *promised, seeds)
+    sgd = np.concatenate([s.sgd for s in shards], axis=-1).mean(-1)
+    return Rate(marks.astype(np.float64), sampled.mean((1, 2)), averaged.mean(-1), stderr, *promised, seeds, sgd)
+
+
+def markdown_table(rate: Rate, first: int = 16) -> str:
+    """Return the table of docs/theory.md, every fourth T from ``first`` on."""
+    lines = [
+        "| T | sampled | mean over o (± standard error) | SGD, same draws | repaired bound | printed bound |",
+        "|---|---|---|---|---|---|",
+    ]
+    for k in range(int(np.searchsorted(rate.T, first)), len(rate.T), 2):
+        lines.append(
+            f"| {int(rate.T[k])} | {rate.sampled[k]:.3f} | {rate.averaged[k]:.4f} ± {rate.stderr[k]:.4f} | "
+            f"{rate.sgd[k]:.4f} | {rate.repaired[k]:.3g} | {rate.printed[k]:.3g} |"
+        )
+    return "\n".join(lines)
+
+
+def describe_slopes(rate: Rate) -> str:
+    """Return the exponent of T with and without the logarithm, in one line."""
+    return f"exponent of T: {rate.exponent():.3f}; of E/(1 + ln T): {rate.exponent(log_corrected=True):.3f} (T ≥ 64)"
 
 
 class Measurement:
@@ -165,3 +194,10 @@ def _run_in_worker(problem: CosineSum, steps: int, seeds: int, draws: int, seed:
         _progress_counters[0][seed[1]] = t
 
     return run_shard(problem, steps, seeds, draws, seed, tick)
+
+
+if __name__ == "__main__":
+    with Measurement() as measurement:
+        measured = measurement.result()
+    print(markdown_table(measured))
+    print(describe_slopes(measured))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from acmo.theory import auxiliary, lemmas, path, rows, telescoping
+from acmo.theory import auxiliary, floor, lemmas, path, rows, telescoping
 from acmo.theory.bounds import r3_slack, theorem_settings
 from acmo.theory.extras import import_extra
 from acmo.theory.lemmas import BETA_HAT_MAX, Array, norm
@@ -170,6 +170,19 @@ def r3(rng: np.random.Generator) -> Array:
     return np.concatenate(slacks)
 
 
+def f1(rng: np.random.Generator) -> Array:
+    """Check Lemma F.1 on quadratics with L = 1, for moments of every direction and the worst one."""
+    gradient, g, v = (random_vectors(rng, 10_000, 4) for _ in range(3))
+    gradient[:5000] = rng.uniform(0, 2, (5000, 1)) * g[:5000]  # near ∇f = (a + β) g, where it is attained
+    beta, a = rng.uniform(0, 1, 10_000), rng.uniform(0, 1, 10_000)
+    curvature = np.where(np.arange(10_000)[:, None] < 5000, 1.0, rng.uniform(-1, 1, (10_000, 4)))
+    v[:5000] = (a[:, None] * g - gradient)[:5000]
+    v *= (beta * norm(g) / norm(v))[:, None]
+    m = g + v
+    change = (-a[:, None] * gradient * m + curvature * (a[:, None] * m) ** 2 / 2).sum(-1)
+    return np.asarray(floor.f1_step(change, gradient, g, a, beta, 1.0) / (norm(g) ** 2 + norm(gradient) ** 2))
+
+
 def u1_u2(rng: np.random.Generator) -> tuple[Array, Array]:
     """Check Lemmas U.1 and U.2 on quadratic batch losses that couple their three rows of four entries."""
     cases = 10_000
@@ -216,6 +229,7 @@ TRIALS: dict[str, Callable[[np.random.Generator], Array | tuple[Array, Array]]] 
     "Lemma R.1 (ours): α_t β̂_t never grows": lambda rng: telescoping.r1_monotone(random_beta_hats(rng)),
     "Lemma R.2 (ours): V ≤ α_0/7": lambda rng: telescoping.r2_variation(random_beta_hats(rng)),
     "Lemma R.3 (ours): every path": r3,
+    "Lemma F.1 (ours): every step": f1,
     "Lemma U.1 (ours): every row|Lemma U.2 (ours): unit steps": u1_u2,
     "Theorem U.3 (ours): every path": u3,
 }

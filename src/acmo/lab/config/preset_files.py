@@ -27,7 +27,7 @@ _PROTOCOLS = {
     "fixed": "the weight decay that is best for SGD-momentum for all",
     "tuned": "each optimizer at its own best weight decay",
 }
-_RECIPE = "200 epochs, batch 128, lr x 0.1 every 50 epochs, its grid of hyper-parameters."
+_RECIPE = "200 epochs, lr x 0.1 every 50 epochs, its grid of hyper-parameters."
 _OURS = "Ours, not in the paper, which shows {} under this protocol; in all else like its experiments."
 
 

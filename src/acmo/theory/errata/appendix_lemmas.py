@@ -3,13 +3,14 @@
 import numpy as np
 
 from acmo.theory import lemmas, telescoping
-from acmo.theory.errata.erratum import Slacks, erratum
+from acmo.theory.errata.erratum import Severity, Slacks, erratum
 from acmo.theory.lemmas import gradient_factor
 from acmo.theory.path import unroll
 
 
 @erratum(
-    "first-beta-hat", "Lemma A.4, Corollary A.5", printed="for any 1 ≤ t ≤ T; used as 2/(1−β̂_1) ≤ 3",
+    "first-beta-hat", Severity.SLIP, "Lemma A.4, Corollary A.5 (757–765, 1043)",
+    printed="for any 1 ≤ t ≤ T; used as 2/(1−β̂_1) ≤ 3",
     reason="m_0 = 0, so β̂_1 = β‖g_1‖/δ, which no assumption bounds: ‖g_1‖ = 100, δ = σ = 1 gives 2",
     repaired="t ≥ 2; β̂_1 multiplies m_0 = 0, so take β̂_1 = 0 in every proof",
 )  # fmt: skip
@@ -23,7 +24,8 @@ def first_beta_hat() -> Slacks:
 
 
 @erratum(
-    "A.3-half", "Lemma A.3, and T_1, T_3.1, T_3.2, T_3.3", printed="E‖g‖² ≤ ½(σ² + E‖∇f‖²)",
+    "A.3-half", Severity.BREAKS, "Lemma A.3 (680, 692), and T_1, T_3.1, T_3.2, T_3.3",
+    printed="E‖g‖² ≤ ½(σ² + E‖∇f‖²)",
     reason="σ = 0 makes it ‖∇f‖² ≤ ½‖∇f‖²",
     repaired="E‖g‖² ≤ σ² + E‖∇f‖²; and ‖g‖² ≤ 2(σ² + ‖∇f‖²) always",
     effect="every constant from T_3 times 2 at least; T_1 survives, ① there having 11 times to spare",
@@ -35,7 +37,8 @@ def a3_half() -> Slacks:
 
 
 @erratum(
-    "A.6-index", "Lemma A.6", printed="… · m̂_{t−1}, “when t ≥ 2”",
+    "A.6-index", Severity.SLIP, "Lemma A.6 (779, 783)",
+    printed="… · m̂_{t−1}, “when t ≥ 2”",
     reason="with the last moment instead of the i-th step's the identity fails", repaired="m̂_{i−1}, when i ≥ 2",
 )  # fmt: skip
 def a6_index() -> Slacks:
@@ -49,7 +52,8 @@ def a6_index() -> Slacks:
 
 
 @erratum(
-    "first-factor", "Lemma A.6 at i = 1, T_3", printed="√2 + 1 at i = 1",
+    "first-factor", Severity.SLIP, "Lemma A.6 at i = 1 (787), T_3 (995)",
+    printed="√2 + 1 at i = 1",
     reason="T_2.2 and T_3.1 continue with √(1/1) + 1 = 2 < √2 + 1 for the same term",
     repaired="2: at i = 1 the identity holds with any factor, as m_1 = g_1",
 )  # fmt: skip
@@ -59,7 +63,8 @@ def first_factor() -> Slacks:
 
 
 @erratum(
-    "B-hypotheses", "Lemmas B.1 to B.4", printed="β_t ≤ 1/50 is the only hypothesis",
+    "B-hypotheses", Severity.SLIP, "Lemmas B.1 to B.4 (1156)",
+    printed="β_t ≤ 1/50 is the only hypothesis",
     reason="β̂ = β‖g‖/(‖m‖+δ) may still be anything: B.1 fails at i = 2, β̂ = 0.9",
     repaired="β̂ ≤ 1/12 (Corollary A.5), for B.3, B.4 applied β̂ as well",
 )  # fmt: skip

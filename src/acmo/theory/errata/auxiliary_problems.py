@@ -3,11 +3,11 @@
 import numpy as np
 
 from acmo.theory import auxiliary, lemmas
-from acmo.theory.errata.erratum import Slacks, equation_slacks, erratum
+from acmo.theory.errata.erratum import Severity, Slacks, equation_slacks, erratum
 
 
 @erratum(
-    "sgd-alpha", "3.1, SGD's step",
+    "sgd-alpha", Severity.SLIP, "3.1, SGD's step (tex 274)",
     printed="(θ_{t+1}−θ_t)ᵀ∇f = −‖∇f‖²", reason="the step size is missing: α = 0.1, ∇f = 2 gives −0.4, not −4",
     repaired="−α‖∇f‖²",
 )  # fmt: skip
@@ -18,7 +18,7 @@ def sgd_alpha() -> Slacks:
 
 
 @erratum(
-    "taylor", "3.1, after eq. 5",
+    "taylor", Severity.SLIP, "3.1, after eq. 5 (257)",
     printed="T_1 + T_3 is the second-order Taylor polynomial of f_A",
     reason="T_3 has I/α where the Hessian belongs, and f_A(θ_t) is missing: f = 3θ²/2, α = 0.1",
     repaired="f_A(θ) − f_A(θ_t) ≤ T_1 + T_3 for α ≤ 1/L_A: a majoriser",
@@ -32,7 +32,8 @@ def taylor() -> Slacks:
 
 
 @erratum(
-    "eq6-tau", "eq. 6", printed="(θ−θ_t)ᵀ∇f_{A_τ}(θ_t) = 0 for τ ≤ t",
+    "eq6-tau", Severity.SLIP, "eq. 6 (264)",
+    printed="(θ−θ_t)ᵀ∇f_{A_τ}(θ_t) = 0 for τ ≤ t",
     reason="τ = t is g_t itself: the objective is then ‖θ−θ_t‖²/(2α), the minimiser θ_t, no move at all",
     repaired="τ < t",
 )  # fmt: skip
@@ -49,7 +50,8 @@ def eq6_tau() -> Slacks:
 
 
 @erratum(
-    "eq7-sum", "eq. 7", printed="ĝ_t = β̂_t Σ_{τ=1}^{t} w_τ g_τ",
+    "eq7-sum", Severity.SLIP, "eq. 7 (313)",
+    printed="ĝ_t = β̂_t Σ_{τ=1}^{t} w_τ g_τ",
     reason="then ĝ_t has g_t in it, eq. 9 (sum to t−1) no longer gives ‖ĝ_t‖ ≤ ‖g_t‖, and the step is not ACMo's",
     repaired="the sum ends at t−1",
 )  # fmt: skip
@@ -61,7 +63,8 @@ def eq7_sum() -> Slacks:
 
 
 @erratum(
-    "sgd-momentum", "3.2, after eq. 8", printed="β̂_t = 1, w_τ = β_0^τ is SGD-momentum",
+    "sgd-momentum", Severity.SLIP, "3.2, after eq. 8 (322)",
+    printed="β̂_t = 1, w_τ = β_0^τ is SGD-momentum",
     reason="those weights grow old gradients' share, not the new ones'",
     repaired="w_τ = β_0^{t−τ}, sum to t−1",
 )  # fmt: skip

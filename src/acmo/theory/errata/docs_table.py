@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable
 
-from acmo.theory.errata.erratum import Erratum
+from acmo.theory.errata.erratum import Erratum, Severity
 
 COLUMNS = {  # heading: field of `Erratum`
     "key": "key",
+    "severity": "severity",
     "where": "where",
     "printed": "printed",
     "why it is wrong": "reason",
@@ -16,11 +17,27 @@ BEGIN = "<!-- errata: made by python -m acmo.theory --errata docs/theory.md -->"
 END = "<!-- errata: end -->"
 
 
+def count_by_severity(errata: Iterable[Erratum]) -> dict[Severity, int]:
+    """Return how many errata there are of each severity, the heaviest first."""
+    severities = [erratum.severity for erratum in errata]
+    return {severity: severities.count(severity) for severity in Severity}
+
+
 def markdown_table(errata: Iterable[Erratum]) -> str:
-    """Return one row per erratum, under `COLUMNS`."""
-    lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
-    for erratum in errata:
-        key, *cells = (str(getattr(erratum, field)).replace("|", r"\|") for field in COLUMNS.values())
+    """Return the counts in one sentence, then one row per erratum under `COLUMNS`, the heaviest first."""
+    rows = sorted(errata, key=lambda erratum: list(Severity).index(erratum.severity))
+    counts = ", ".join(f"{number} *{severity.value}*" for severity, number in count_by_severity(rows).items())
+    unrun = [f"`{erratum.key}`" for erratum in rows if erratum.evaluate is None]
+    lines = [
+        f"**{len(rows)} errata: {counts}.** {len(rows) - len(unrun)} have a counter-example that runs; the others "
+        f"({', '.join(unrun)}) are matters of wording or of record.",
+        "",
+        f"| {' | '.join(COLUMNS)} |",
+        "|---" * len(COLUMNS) + "|",
+    ]
+    for erratum in rows:
+        fields = (getattr(erratum, field) for field in COLUMNS.values())
+        key, *cells = (str(x.value if isinstance(x, Severity) else x).replace("|", r"\|") for x in fields)
         lines.append(f"| `{key}` | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 

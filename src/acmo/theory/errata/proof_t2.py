@@ -4,13 +4,14 @@ from math import log
 
 import numpy as np
 
-from acmo.theory.errata.erratum import Slacks, equation_slacks, erratum
+from acmo.theory.errata.erratum import Severity, Slacks, equation_slacks, erratum
 from acmo.theory.errata.example_runs import STEADY_BETA_HAT, construct_theta_prime, run_steady_gradient
 from acmo.theory.lemmas import Array, gradient_factor, shift_factor
 
 
 @erratum(
-    "T2-prime", "main inequality, T_2", printed="∇f(θ_i)ᵀ(θ'_{i+1} − θ_i)",
+    "T2-prime", Severity.SLIP, "main inequality, T_2 (876, 981)",
+    printed="∇f(θ_i)ᵀ(θ'_{i+1} − θ_i)",
     reason="for a linear f, T_1 = T_3 = 0 and T_2 must be f(θ'_{t+1}) − f(θ'_1); it is less",
     repaired="∇f(θ_i)ᵀ(θ'_{i+1} − θ'_i)",
 )  # fmt: skip
@@ -25,7 +26,8 @@ def t2_prime() -> Slacks:
 
 
 @erratum(
-    "T2.1-moment", "T_2.1 ②, T_2.3.1 ①", printed="‖m̂‖ ≤ G",
+    "T2.1-moment", Severity.CONSTANT, "T_2.1 ② (909), T_2.3.1 ① (953)",
+    printed="‖m̂‖ ≤ G",
     reason="Lemma A.1 gives (1+β)G, attained by a steady gradient", repaired="‖m̂‖ ≤ (1+β)G",
     effect="60 G², 70 G² times (1+β)² = 1.0404",
 )  # fmt: skip
@@ -36,7 +38,8 @@ def t21_moment() -> Slacks:
 
 
 @erratum(
-    "T2.1-G", "eq. (T_2.1 final)", printed="T_2.1 ≤ α_0(ln t + 1)",
+    "T2.1-G", Severity.CONSTANT, "eq. (T_2.1 final) (925–926)",
+    printed="T_2.1 ≤ α_0(ln t + 1)",
     reason="G² is lost from the line before; not even the units agree. G = 10, steady gradient, t = 100",
     repaired="(1+β)G²α_0(ln t + 1)", effect="the “+1” of C_0 and C_1 is 1.02 G²",
 )  # fmt: skip
@@ -51,7 +54,7 @@ def t21_g() -> Slacks:
 
 
 @erratum(
-    "T2.2-dependence", "eq. (T_2 final)",
+    "T2.2-dependence", Severity.BREAKS, "eq. (T_2 final) (982–984)",
     printed="−E[c_i ∇fᵀg_i] + ⅛E[c_i]‖∇f‖² ≤ −⅞‖∇f‖²",
     reason="c_i = (√(1/i)+1)/(1−β̂_i), and β̂_i depends on ‖g_i‖: the expectation does not factor. Skewed noise "
     "(−2 once in ten, else 2/9), ∇f = 0.0003, i = 2, Ψ as printed, all draws counted: the left side is positive",
@@ -73,7 +76,8 @@ def t22_dependence() -> Slacks:
 
 
 @erratum(
-    "T2.3-index", "T_2.3", printed="[…](θ_i − θ_{i−1})", reason="Lemma A.6 has θ_{i+1} − θ_i; the sum is not T_2's",
+    "T2.3-index", Severity.SLIP, "T_2.3 (900, 933)",
+    printed="[…](θ_i − θ_{i−1})", reason="Lemma A.6 has θ_{i+1} − θ_i; the sum is not T_2's",
     repaired="(θ_{i+1} − θ_i) = −α_i m̂_i", effect="20 α_0 → 10 α_0 in T_2.3.1, which repairs the next row",
 )  # fmt: skip
 def t23_index() -> Slacks:
@@ -91,7 +95,8 @@ def t23_index() -> Slacks:
 
 
 @erratum(
-    "T2.3.1-half", "T_2.3.1, last line", printed="20(1−β̂_i)/(√(1/i)+1) ≤ 10",
+    "T2.3.1-half", Severity.SLIP, "T_2.3.1, last line (955)",
+    printed="20(1−β̂_i)/(√(1/i)+1) ≤ 10",
     reason="true at i = 1 only; the left side tends to 20(1−β̂)", repaired="≤ 20 (and 10 → 10 after the row above)",
     effect="none, the two errors cancel",
 )  # fmt: skip
