@@ -82,9 +82,11 @@ def conform(state: dict[str, Any], key: str, default: Tensor) -> None:
         if isinstance(value, Tensor) and value.shape == default.shape:
             state[key] = value.to(default)
         elif isinstance(value, Tensor) and value.numel() != 1:
+            many = f" or {tuple(default.shape)}" if default.ndim else ""
+            hint = ": if norm_scope has changed, delete it from optimizer.state[p]" if default.ndim else ""
             raise ValueError(
-                f"{key} in a parameter's state must be one number or of shape {tuple(default.shape)}, got "
-                f"{tuple(value.shape)}: if norm_scope has changed, delete it from optimizer.state[p]"
+                f"{key} in a parameter's state must be one number{many}, got a tensor of shape "
+                f"{tuple(value.shape)}{hint}"
             )
         else:
             state[key] = torch.full_like(default, float(value))
