@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from acmo.gather import PartCache
-from acmo.scopes import describe_scope
+from acmo.scopes import describe_scope, resolve_kind
 from acmo.state_checks import check_state_dict, match_states
 from acmo.state_formats import convert_state_dict, name_dtype
 from acmo.state_tensors import copy_moment, moment_dtype
@@ -35,7 +35,7 @@ class StatefulOptimizer(Optimizer):
         """Return torch's text; by row it also has the number of parameters that go by row, by column and whole."""
         shown = copy.copy(self)
         shown.param_groups = [
-            {**group, "norm_scope": describe_scope(group["norm_scope"], [p.shape for p in group["params"]])}
+            {**group, "norm_scope": describe_scope(group["norm_scope"], [resolve_kind(group, p) for p in group["params"]])}
             for group in self.param_groups
         ]
         return Optimizer.__repr__(shown)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from acmo.backends.spectral import find_directions, find_lengths, measure_cosines
 from acmo.quantise import dequantise, quantise
 from acmo.scopes import count_entries, reduced_dims
 from acmo.step_data import GroupOptions, Part, RowNorms, StepOptions
@@ -121,7 +122,11 @@ def step_part(
     alpha = group.lr.to(p0.device, sum_type) if isinstance(group.lr, Tensor) else group.lr
     steps = moves & ~vanishes if options.unit_step else moves
     length = torch.ones_like(N)
-    if options.unit_step:
+    directions, cosines = moments, None  # u = length · direction
+    if part.scope == "spectral":
+        directions = find_directions(part, moments, N, options.ns_steps)
+        length, cosines = find_lengths(part, N), measure_cosines(directions, grads, N)
+    elif options.unit_step:
         roots = [sqrt(count_entries(part.scope, o.shape)) for o in part.owners]
         root_n = torch.cat([N.new_full((size,), root) for size, root in zip(sizes, roots, strict=True)])
         length = root_n / torch.where(steps, N, 1.0)
@@ -133,7 +138,7 @@ def step_part(
         decays = finite if options.nonfinite != "propagate" else torch.ones_like(finite)
         decays = decays if should_step is None else decays & should_step.to(decays.device)
         torch._foreach_mul_(thetas, spread(torch.where(decays, kappa, torch.ones_like(N))))
-    torch._foreach_addcmul_(thetas, moments, coefficient)
+    torch._foreach_addcmul_(thetas, directions, coefficient)
     if thetas is not part.params:
         torch._foreach_copy_(part.params, thetas)
     if part.moment_scales:
@@ -144,7 +149,7 @@ def step_part(
 
     if options.nonfinite == "propagate":
         finite = torch.ones_like(finite)  # nothing is skipped
-    return measure_rows(G_raw, G, M, N, moves, finite, group, sizes)
+    return measure_rows(G_raw, G, M, N, moves, finite, group, sizes, cosines)
 
 
 def measure_rows(
@@ -156,14 +161,15 @@ def measure_rows(
     finite: Tensor,
     group: GroupOptions,
     sizes: Sequence[int],
+    cosines: Tensor | None = None,
 ) -> RowNorms:
     """Return the sums and cosines of each tensor, over the rows that moved.
 
-    ⟨m_t, g⟩ follows from the norms: ‖m_t − g‖ = βG · M/(M + δ).
+    ``cosines`` are those of spectral steps. Of others, ⟨m_t, g⟩ follows from the norms: ‖m_t − g‖ = βG · M/(M + δ).
     """
     kept = torch.where(M == 0, 0.0, group.momentum * G * M / torch.where(M == 0, 1.0, M + group.delta))
     inner = (N.square() + G.square() - kept.square()) / 2  # ⟨m_t, g⟩
-    cos = (inner / torch.where(moves & (N > 0), G * N, 1.0)).clamp(-1.0, 1.0)
+    cos = (inner / torch.where(moves & (N > 0), G * N, 1.0)).clamp(-1.0, 1.0) if cosines is None else cosines
     turned = moves & (M != 0) & (inner < G.square())
     zero = torch.zeros_like(G)
     columns = [
