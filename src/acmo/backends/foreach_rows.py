@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from acmo.backends.spectral import find_directions, find_lengths, measure_cosines
+from acmo.backends.spectral import find_directions, find_lengths, measure_cosines, sum_products
 from acmo.quantise import dequantise, quantise
 from acmo.scopes import count_entries, reduced_dims
 from acmo.step_data import GroupOptions, Part, RowNorms, StepOptions
@@ -125,7 +125,8 @@ def step_part(
     directions, cosines = moments, None  # u = length · direction
     if part.scope == "spectral":
         directions = find_directions(part, moments, N, options.ns_steps)
-        length, cosines = find_lengths(part, N), measure_cosines(directions, grads, N)
+        length, local = find_lengths(part, N), G if sums is None else join(norms_of(part, grads))
+        cosines = measure_cosines(directions, sum_products(directions, grads), local)  # of this rank's entries
     elif options.unit_step:
         roots = [sqrt(count_entries(part.scope, o.shape)) for o in part.owners]
         root_n = torch.cat([N.new_full((size,), root) for size, root in zip(sizes, roots, strict=True)])

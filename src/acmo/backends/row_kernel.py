@@ -13,7 +13,7 @@ from torch.autograd.graph import increment_version
 from torch.nn import Parameter
 
 from acmo import native
-from acmo.backends.spectral import find_directions, find_lengths, measure_cosines
+from acmo.backends.spectral import find_directions, find_lengths, measure_cosines, sum_products
 from acmo.quantise import dequantise, quantise
 from acmo.scopes import count_entries
 from acmo.step_data import GroupOptions, Part, RowNorms, StepOptions
@@ -136,10 +136,10 @@ def step_matrices(part: Part, group: GroupOptions, options: StepOptions, factor:
     norms = result.new_moment_sq.sqrt()
     moved, skipped = result.took_part > 0, result.skipped > 0
     directions = find_directions(part, moments, torch.where(moved, norms, 1.0), options.ns_steps)
-    line_3 = [numbers.s * g.to(wide) for g in grads]
+    inners = numbers.s * sum_products(directions, grads)
     if group.coupled_decay:
-        line_3 = [g.add_(p, alpha=group.coupled_decay) for g, p in zip(line_3, part.params, strict=True)]
-    cosines = measure_cosines(directions, line_3, norms)
+        inners += group.coupled_decay * sum_products(directions, part.params)
+    cosines = measure_cosines(directions, inners, result.grad_sq.sqrt())
     alphas = (-float(group.lr) * find_lengths(part, norms)).tolist()
     for j, (p, o) in enumerate(zip(part.params, directions, strict=True)):
         theta = p.to(wide)

@@ -22,7 +22,10 @@ def find_directions(part: Part, moments: Sequence[Tensor], norms: Tensor, steps:
     """
     divisors = torch.where(norms == 0, 1.0, norms).to(moments[0].dtype).unbind()
     dtypes = [choose_dtype(m, owner.shape) for m, owner in zip(moments, part.owners, strict=True)]
-    units = [(m / n).to(dtype) for m, n, dtype in zip(moments, divisors, dtypes, strict=True)]
+    units = [
+        m / n if m.dtype == dtype else m.to(dtype).div_(n)  # bfloat16 has the range of float32
+        for m, n, dtype in zip(moments, divisors, dtypes, strict=True)
+    ]
     if part.shards:
         found = orthogonalise_shards(part.owners, units, part.shards, steps)
     else:
@@ -36,12 +39,13 @@ def find_lengths(part: Part, like: Tensor) -> Tensor:
     return torch.stack([torch.full((), root, dtype=like.dtype, device=like.device) for root in roots])
 
 
-def measure_cosines(directions: Sequence[Tensor], grads: Sequence[Tensor], like: Tensor) -> Tensor:
-    """Return ``[n]``: the cosine between step and gradient of each tensor, of this rank's entries where it is sharded."""
-    inners = torch.stack([torch.dot(o.reshape(-1), g.reshape(-1)) for o, g in zip(directions, grads, strict=True)])
-    lengths = [
-        torch.linalg.vector_norm(o, dtype=like.dtype) * torch.linalg.vector_norm(g, dtype=like.dtype)
-        for o, g in zip(directions, grads, strict=True)
-    ]
-    product = torch.stack(lengths)
-    return (inners.to(like) / torch.where(product == 0, 1.0, product)).clamp(-1.0, 1.0)
+def sum_products(directions: Sequence[Tensor], others: Sequence[Tensor]) -> Tensor:
+    """Return ``[n]``: the inner products of directions with gradients, parameters or themselves."""
+    pairs = zip(directions, others, strict=True)
+    return torch.stack([torch.dot(o.reshape(-1), x.to(o.dtype).reshape(-1)) for o, x in pairs])
+
+
+def measure_cosines(directions: Sequence[Tensor], inners: Tensor, grad_norms: Tensor) -> Tensor:
+    """Return ``[n]``: the cosine between step and gradient of each tensor, from ⟨O, g⟩ and ‖g‖."""
+    lengths = sum_products(directions, directions).to(grad_norms).sqrt() * grad_norms
+    return (inners.to(grad_norms) / torch.where(lengths == 0, 1.0, lengths)).clamp(-1.0, 1.0)
