@@ -2,10 +2,13 @@
 
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
+from acmo.newton_schulz import DEFAULT_STEPS
 from acmo.optimizer import ACMo
+from acmo.projections import Projection
 
 
 class RowACMo(ACMo):
@@ -41,7 +44,17 @@ class RowACMo(ACMo):
         decoupled_weight_decay: bool = True,
         norm_scope: str = "auto",
         unit_step: bool | str = "rms",
-        **options: Any,
+        ns_steps: int = DEFAULT_STEPS,
+        psi: str = "identity",
+        max_grad_norm: float | None = None,
+        projection: Projection | None = None,
+        process_group: Any = None,
+        momentum_dtype: torch.dtype | None = None,
+        nonfinite: str = "skip",
+        maximize: bool = False,
+        foreach: bool | None = None,
+        fused: bool | None = None,
+        differentiable: bool = False,
     ) -> None:
         super().__init__(
             params,
@@ -52,5 +65,15 @@ class RowACMo(ACMo):
             decoupled_weight_decay=decoupled_weight_decay,
             norm_scope=norm_scope,
             unit_step=unit_step,
-            **options,
+            ns_steps=ns_steps,
+            psi=psi,
+            max_grad_norm=max_grad_norm,
+            projection=projection,
+            process_group=process_group,
+            momentum_dtype=momentum_dtype,
+            nonfinite=nonfinite,
+            maximize=maximize,
+            foreach=foreach,
+            fused=fused,
+            differentiable=differentiable,
         )

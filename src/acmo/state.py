@@ -50,11 +50,11 @@ class StatefulOptimizer(Optimizer):
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state of ACMo, SGD or Adam(W); what it lacks is kept. A state that does not fit changes nothing.
+        """Load a state of ACMo, SGD, Adam(W) or Muon; what it lacks is kept. A state that does not fit changes nothing.
 
         The options of ACMo's and SGD's groups replace those of the live groups, as in torch. Of Adam only ``exp_avg``,
-        ``step`` and ``maximize`` are taken: its ``lr`` and ``weight_decay`` are for steps of another length. Moments
-        become int8, or stop being it, as the ``momentum_dtype`` of the live group asks.
+        ``step`` and ``maximize`` are taken, of Muon the ``momentum_buffer``: their ``lr`` and ``weight_decay`` are for
+        steps of another length. Moments become int8, or stop being it, as the ``momentum_dtype`` of the live group asks.
         """
         loaded: list[dict[str, Any]] = []
         before = self.param_groups

@@ -1,4 +1,4 @@
-"""The optimizers that the paper names: how each is built, and over what it is tuned."""
+"""The optimizers that the paper names, and our own: how each is built, and over what it is tuned."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -18,6 +18,8 @@ from acmo.rivals.ndadam import NDAdam, vector_groups
 from acmo.rivals.padam import PAdam
 from acmo.rivals.sm3 import SM3
 from acmo.rivals.swats import SWATS
+from acmo.row_acmo import RowACMo
+from acmo.spectral_acmo import SpectralACMo
 
 Grid = Mapping[str, tuple[Any, ...]]
 
@@ -100,6 +102,8 @@ def _entry(
 # torch's own are fused where torch can: RMSprop cannot. Momentum 0.9 is the first value of the paper's grid.
 _ENTRIES = (
     _entry("acmo", "ACMo", "Huang et al., 2021", ACMo, COUPLED),
+    _entry("row-acmo", "RowACMo", "this package", RowACMo, DECOUPLED),
+    _entry("spectral-acmo", "SpectralACMo", "this package; Jordan et al., 2024", SpectralACMo, DECOUPLED),
     _entry("sgd-momentum", "SGD-momentum", "Polyak, 1964", SGD, MOMENTUM, COUPLED, momentum=0.9, fused=True),
     _entry(
         "nag", "NAG", "Nesterov, 1983; Sutskever et al., 2013", SGD, MOMENTUM, COUPLED,
