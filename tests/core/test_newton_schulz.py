@@ -52,7 +52,8 @@ def test_singular_values_above_a_two_hundredth_end_near_one():
     sigma = np.geomspace(1 / 200, 1, 20_001)
     ends = spectral_oracle.polynomial(sigma)
     assert 0.67 < ends.min() < 0.69
-    assert 1.20 < ends.max() < 1.22
+    assert 1.15 < ends.max() < 1.16
+    assert spectral_oracle.polynomial(np.geomspace(1 / 600, 1, 20_001)).max() < 1.21
     small = np.geomspace(1e-9, 1e-5, 50)  # they grow by 3.4445 per iteration
     np.testing.assert_allclose(spectral_oracle.polynomial(small), 3.4445**5 * small, rtol=1e-3)
     assert spectral_oracle.polynomial(np.array([1 / 1000]))[0] < 0.5
@@ -85,10 +86,10 @@ def test_the_direction_is_that_of_torchs_muon(shape: tuple[int, int]):
     p.grad = torch.randn(shape)
     torch.optim.Muon([p], lr=1.0, momentum=0.0, nesterov=False, weight_decay=0.0, adjust_lr_fn="match_rms_adamw").step()
     ours = 0.2 * max(shape) ** 0.5 * orthogonalise([unit(p.grad)])[0]
-    assert float((p.detach() + ours).norm() / ours.norm()) < 0.02  # Muon's products are in bfloat16
+    assert float((p.detach() + ours).norm() / ours.norm()) < 0.04  # Muon's products are in bfloat16
     x = unit(p.grad).bfloat16()
     theirs = 0.2 * max(shape) ** 0.5 * orthogonalise([x])[0].float()
-    assert float((p.detach() + theirs).norm() / theirs.norm()) < 0.02
+    assert float((p.detach() + theirs).norm() / theirs.norm()) < 0.04
 
 
 def test_products_are_in_float32_on_small_matrices_and_in_float64_where_asked():

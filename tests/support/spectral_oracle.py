@@ -9,10 +9,16 @@ import math
 
 import numpy as np
 
-from tests.support.row_oracle import Numbers, norm
+from tests.support import row_oracle
+from tests.support.row_oracle import Numbers
 
 Array = np.ndarray
 A, B, C = 3.4445, -4.7750, 2.0315  # of Muon
+
+
+def norm(x: Array) -> float:
+    """Return the Frobenius norm."""
+    return row_oracle.norm(x.ravel())
 
 
 def polynomial(sigma: Array, steps: int = 5) -> Array:
