@@ -11,18 +11,29 @@ if TYPE_CHECKING:
     from acmo.optimizer import ACMo
     from acmo.parameter_groups import param_groups
     from acmo.row_acmo import RowACMo
+    from acmo.spectral_acmo import SpectralACMo
 
 try:
     __version__ = version("acmo")
 except PackageNotFoundError:  # a source tree that was never installed
     __version__ = "0+unknown"
 
-__all__ = ["ACMo", "IterateSampler", "RowACMo", "__version__", "param_groups", "projections", "step_in_backward"]
+__all__ = [
+    "ACMo",
+    "IterateSampler",
+    "RowACMo",
+    "SpectralACMo",
+    "__version__",
+    "param_groups",
+    "projections",
+    "step_in_backward",
+]
 
 _HOMES = {
     "ACMo": "acmo.optimizer",
     "IterateSampler": "acmo.iterate_sampler",
     "RowACMo": "acmo.row_acmo",
+    "SpectralACMo": "acmo.spectral_acmo",
     "param_groups": "acmo.parameter_groups",
     "step_in_backward": "acmo.backward",
 }

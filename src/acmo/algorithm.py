@@ -101,12 +101,13 @@ def step(parts: Sequence[Part], groups: Sequence[GroupOptions], options: StepOpt
             x.theta = torch.where(decays, x.group.theta_factor * x.theta, x.theta)
             # 8  θ = θ − α u; `ACMo.step` applies the projection Π, after every backend alike
             u = (factor * x.m.to(factor.dtype)).to(x.m.dtype)
+            u = orthogonalise(u, options.ns_steps) if x.part.scope == "spectral" else u
             x.theta = torch.where(moves, x.theta - x.group.lr * u, x.theta)
             x.m = x.m if scope.dims is None else torch.where(moves, x.m, old)
             store(x, scope.t, moves)
         if scope.dims is not None:
             raw = members[0].part.grads[members[0].j]
-            rows.append(measure_rows(raw, members[0].g, old, members[0].m, scope.dims, moves, decays))
+            rows.append(measure_rows(raw, members[0].g, old, members[0].m, u, scope.dims, moves, decays))
 
     new_sq = torch.stack([x.part.moments[x.j].detach().to(g_sq).square().sum() for x in blocks])  # as stored
     norms = torch.stack((raw_sq, g_sq, m_sq, new_sq, beta_hats)).detach()
@@ -116,6 +117,15 @@ def step(parts: Sequence[Part], groups: Sequence[GroupOptions], options: StepOpt
         by_tensor = [(part.group, i) for part in parts for i in part.indices]
         return record._replace(rows=RowNorms(*torch.stack(rows, dim=1).unbind()), row_places=tuple(by_tensor))
     return record._replace(late=options.sum_over_shards is not None)
+
+
+def orthogonalise(u: Tensor, steps: int) -> Tensor:
+    """Return √max(rows, columns) · O for u = √n m / ‖m‖, where O is m with singular values near 1, as in Muon."""
+    x = u.to(torch.float32 if u.device.type == "mps" else torch.float64).flatten(1) / math.sqrt(u.numel())
+    for _ in range(steps):  # Newton–Schulz: σ becomes 3.4445 σ − 4.7750 σ³ + 2.0315 σ⁵
+        gram = x @ x.T
+        x = 3.4445 * x - 4.7750 * gram @ x + 2.0315 * gram @ gram @ x
+    return (math.sqrt(max(x.shape)) * x).view_as(u).to(u.dtype)
 
 
 def sum_squares(xs: Sequence[Tensor], parts: Sequence[Part], options: StepOptions) -> tuple[Tensor, bool, bool]:

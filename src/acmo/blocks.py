@@ -42,7 +42,7 @@ def copy_blocks(parts: Sequence[Part], groups: Sequence[GroupOptions]) -> list[B
     blocks: list[Block] = []
     for part in parts:
         for j, (p, g, m) in enumerate(zip(part.params, part.grads, part.moments, strict=True)):
-            wide = p.dtype == torch.float64 or (part.scope in ("row", "column", "whole") and m.dtype == torch.float64)
+            wide = p.dtype == torch.float64 or (part.scope in ROW_KINDS and m.dtype == torch.float64)
             dtype = torch.float64 if wide else torch.float32
             copies = p.clone().to(dtype), g.clone().to(dtype), m.clone().to(dtype)
             blocks.append(Block(part, j, groups[part.group], *copies))
@@ -61,7 +61,7 @@ def find_scopes(blocks: Sequence[Block], groups: Sequence[GroupOptions]) -> list
         idle = {"group": [groups[x.part.group]], "global": groups}.get(x.part.scope, [])
         steps = [blocks[n].part.steps[blocks[n].j] for n in members] + [t for group in idle for t in group.idle_steps]
         owner = x.part.owners[x.j]
-        first = {"row": 1, "whole": 0, "column": 0}.get(x.part.scope)
+        first = {"row": 1, "whole": 0, "column": 0, "spectral": 0}.get(x.part.scope)
         dims = None if first is None else tuple(range(first, x.theta.ndim))
         entries = sum([blocks[n].part.owners[blocks[n].j].numel() for n in members])
         if x.part.scope == "row":

@@ -11,7 +11,7 @@ from torch.nn import Parameter
 
 from acmo import sharding
 from acmo.options import read_edited
-from acmo.scopes import ROW_KINDS, ROW_SCOPES, resolve_scope
+from acmo.scopes import ROW_KINDS, ROW_SCOPES, resolve_kind
 from acmo.state_tensors import complete_state
 from acmo.step_data import GroupOptions, Part, Shards, StepRecord, view_as_real
 
@@ -63,7 +63,7 @@ def split_into_parts(k: int, group: dict[str, Any], lists: GroupLists, *, by_row
 
     ``by_row``: some group goes by row; then a tensor at tensor scope is one row.
     """
-    scopes = [resolve_scope(group["norm_scope"], p.shape) for p in lists.params]
+    scopes = [resolve_kind(group, p) for p in lists.params]
     scopes = ["whole" if by_row and scope == "tensor" else scope for scope in scopes]
     params, grads, moments = list(lists.params), list(lists.grads), list(lists.moments)
     shards: list[Shards] = [()] * len(params)
@@ -110,6 +110,7 @@ def read_options(group: dict[str, Any], lists: GroupLists, first_number: int) ->
     """Read a group's numbers, which schedulers change between steps; ``first_number`` is its first parameter's."""
     lr, decay, decoupled = group["lr"], group["weight_decay"], group["decoupled_weight_decay"]
     lr = lr.reshape(()) if isinstance(lr, Tensor) and lr.ndim else lr
+    lr = lr if group["lr_scale"] == 1 else lr * group["lr_scale"]
     return GroupOptions(
         lr,
         group["momentum"],

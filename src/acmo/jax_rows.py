@@ -49,7 +49,7 @@ def scale_by_row_acmo(
     check_number(options.check_at_least, "delta", delta)
     check_axis(axis)
     options.check_one_of("norm_scope", norm_scope, ROW_SCOPES)
-    options.check_one_of("unit_step", unit_step, (True, *options.UNIT_STEPS))
+    options.check_one_of("unit_step", unit_step, (True, False, "rms"))
     options.check_one_of("nonfinite", nonfinite, ("skip", "propagate"))
     if mu_dtype is not None:  # in float16 the moments of small gradients would vanish
         options.check_one_of("mu_dtype", jnp.dtype(mu_dtype).name, ("bfloat16", "float32", "float64"))

@@ -12,6 +12,7 @@ from torch.optim.optimizer import ParamsT
 from acmo import algorithm, native
 from acmo.backends import c_kernel, foreach, foreach_rows, kernel_ops, row_kernel, rows, two_pass
 from acmo.gather import GroupLists, fill_lists, read_options, split_into_parts
+from acmo.newton_schulz import DEFAULT_STEPS
 from acmo.options import check_group, check_groups
 from acmo.parameter_checks import check_params
 from acmo.projections import Projection, project_parts
@@ -44,7 +45,9 @@ class ACMo(StatefulOptimizer):
       norm_scope: what the norms are taken over: ``"global"``, ``"group"`` or ``"tensor"``.
         By row: ``"row"`` (slices along dimension 0), ``"column"`` (along dimension 1 of a matrix), ``"auto"`` (row, but
         matrices with more than 8 rows per column, which are vocabulary tables, by column).
-      unit_step: step by u = √n · m/‖m‖ over each scope, whatever the length of the gradient; n counts its entries.
+      unit_step: ``"rms"`` (or True): step by u = √n · m/‖m‖ over each scope, whatever the length of the gradient; n
+        counts its entries. ``"spectral"``: the same, but matrices are orthogonalised (see `acmo.SpectralACMo`).
+      ns_steps: the iterations that orthogonalise.
       psi: Ψ of Algorithm 1: ``"identity"``, ``"sqrt"`` as Theorem 4.1 requires, or a callable
         ``psi(beta_hat, beta_hat_prev, t)`` of tensors.
       max_grad_norm: clip the gradient to this norm, over all parameters, in the same pass.
@@ -87,6 +90,7 @@ class ACMo(StatefulOptimizer):
         decoupled_weight_decay: bool = False,
         norm_scope: str = "global",
         unit_step: bool | str = False,
+        ns_steps: int = DEFAULT_STEPS,
         psi: str | Psi = "identity",
         max_grad_norm: float | None = None,
         projection: Projection | None = None,
@@ -107,6 +111,9 @@ class ACMo(StatefulOptimizer):
             "decoupled_weight_decay": decoupled_weight_decay,
             "norm_scope": norm_scope,
             "unit_step": "rms" if unit_step is True else unit_step,
+            "ns_steps": ns_steps,
+            "spectral": None,  # a group's own: whether its matrices are orthogonalised; None: by their shapes
+            "lr_scale": 1.0,  # a group's own factor on lr, which schedulers leave alone
             "psi": psi,  # in a state dict None, if it is a callable
             "max_grad_norm": max_grad_norm,
             "projection": projection,  # in a state dict always None
@@ -224,7 +231,7 @@ class ACMo(StatefulOptimizer):
 
     def _has_rows(self) -> bool:
         """Return whether a group goes by row."""
-        return any(group["norm_scope"] in ROW_SCOPES for group in self.param_groups)
+        return any(g["norm_scope"] in ROW_SCOPES or g["unit_step"] == "spectral" for g in self.param_groups)
 
     def _init_group(self, group: dict[str, Any], *lists: Any) -> None:
         """Fill `GroupLists` from a group; torch.compile knows this name and form, and runs it instead of tracing it."""
@@ -255,6 +262,7 @@ class ACMo(StatefulOptimizer):
             norm_scope=wide["norm_scope"],
             psi=wide["psi"],
             unit_step=bool(wide["unit_step"]),
+            ns_steps=wide["ns_steps"],
             max_grad_norm=wide["max_grad_norm"],
             nonfinite=wide["nonfinite"],
             grad_scale=None if scale is None else scale.reshape(()),

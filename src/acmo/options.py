@@ -8,18 +8,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from acmo.newton_schulz import DEFAULT_STEPS
 from acmo.scopes import ROW_SCOPES
 
 REAL_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 NORM_SCOPES = ("global", "group", "tensor", *ROW_SCOPES)
-UNIT_STEPS = (False, "rms")  # True means "rms"
+UNIT_STEPS = (False, "rms", "spectral")  # True means "rms"
 PSIS = ("identity", "sqrt")
 NONFINITE_POLICIES = ("skip", "raise", "propagate")
 FLAGS = ("decoupled_weight_decay", "stochastic_rounding", "maximize", "differentiable")
 OPTIONAL_FLAGS = ("foreach", "fused")  # None: the fastest backend there is
 # What cannot differ between the groups of one optimizer.
-OPTIMIZER_WIDE = ("unit_step", "psi", "max_grad_norm", "nonfinite", "foreach", "fused", "differentiable")
-read_edited = itemgetter("norm_scope", *OPTIMIZER_WIDE)  # what a step must check again when a user has edited it
+OPTIMIZER_WIDE = ("unit_step", "ns_steps", "psi", "max_grad_norm", "nonfinite", "foreach", "fused", "differentiable")
+read_edited = itemgetter(
+    "norm_scope", "spectral", *OPTIMIZER_WIDE
+)  # what a step must check again when a user has edited it
 
 
 def check_group(group: dict[str, Any], others: Sequence[dict[str, Any]] = ()) -> None:
@@ -35,6 +38,9 @@ def check_group(group: dict[str, Any], others: Sequence[dict[str, Any]] = ()) ->
         raise ValueError(f"psi={group['psi']!r} is a callable, which no kernel can call: leave fused at None")
     check_one_of("unit_step", group["unit_step"], (True, *UNIT_STEPS))
     check_one_of("nonfinite", group["nonfinite"], NONFINITE_POLICIES)
+    check_at_least("lr_scale", group["lr_scale"])
+    check_flag("spectral", group["spectral"], optional=True)
+    check_spectral(group)
     check_momentum_dtype(group["momentum_dtype"], group["norm_scope"])
     for name in FLAGS:
         check_flag(name, group[name])
@@ -62,6 +68,21 @@ def check_group(group: dict[str, Any], others: Sequence[dict[str, Any]] = ()) ->
                 raise ValueError(
                     f"{key} is one for the whole optimizer, got {group[key]!r} in one group, {other[key]!r} in another"
                 )
+
+
+def check_spectral(group: dict[str, Any]) -> None:
+    """Raise unless the number of iterations and what goes with spectral steps are valid."""
+    steps, scope = group["ns_steps"], group["norm_scope"]
+    if not isinstance(steps, int) or isinstance(steps, bool):
+        raise TypeError(f"ns_steps must be a whole number, got {steps!r}")
+    check_at_least("ns_steps", steps, 1)
+    if group["unit_step"] != "spectral":
+        if steps != DEFAULT_STEPS:
+            raise ValueError(f"ns_steps={steps} needs unit_step='spectral', got unit_step={group['unit_step']!r}")
+    elif scope in ("global", "group"):
+        raise ValueError(f"unit_step='spectral' needs norm_scope 'auto', 'row', 'column' or 'tensor', got {scope!r}")
+    elif group["psi"] != "identity":
+        raise ValueError(f"psi={group['psi']!r} has no effect on spectral steps: leave one of them out")
 
 
 def check_momentum_dtype(dtype: Any, norm_scope: str) -> None:

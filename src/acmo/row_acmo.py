@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
+from acmo.newton_schulz import DEFAULT_STEPS
 from acmo.optimizer import ACMo
 from acmo.projections import Projection
 from acmo.psi import Psi
@@ -44,6 +45,7 @@ class RowACMo(ACMo):
         decoupled_weight_decay: bool = True,
         norm_scope: str = "auto",
         unit_step: bool | str = "rms",
+        ns_steps: int = DEFAULT_STEPS,
         psi: str | Psi = "identity",
         max_grad_norm: float | None = None,
         projection: Projection | None = None,
@@ -65,6 +67,7 @@ class RowACMo(ACMo):
             decoupled_weight_decay=decoupled_weight_decay,
             norm_scope=norm_scope,
             unit_step=unit_step,
+            ns_steps=ns_steps,
             psi=psi,
             max_grad_norm=max_grad_norm,
             projection=projection,

@@ -118,6 +118,24 @@ def row_message_bytes(rows: int, decayed: int = 0, *, flags: bool = False) -> in
     return 8 * (3 * rows + decayed + (2 if flags else 0))
 
 
+def spectral_bytes(shapes: Sequence[Shape], ranks: int, itemsize: int = 4) -> int:
+    """Bytes that the fullest rank sends to have its matrices orthogonalised, and sends or receives as results.
+
+    Args:
+      shapes: of the spectral matrices.
+      ranks: over how many ranks FSDP2 cuts each.
+      itemsize: 4 for float32; 2 for bfloat16, which GPUs multiply in.
+
+    Returns:
+      Its own shard of every matrix, once. The chosen ranks send as much back, together.
+
+    Example:
+      >>> spectral_bytes([(4096, 4096), (11008, 4096)], ranks=8, itemsize=2)
+      15466496
+    """
+    return itemsize * sum(shard(shape, ranks) for shape in shapes)
+
+
 def gathered_bytes(groups: int) -> int:
     """Bytes that a rank of a ``process_group`` gives to the one all-gather a step: 11 numbers per parameter group."""
     return 8 * 11 * groups

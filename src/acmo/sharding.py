@@ -130,6 +130,19 @@ def sum_rows_over_shards(
     return tables, flags
 
 
+def exchange(message: Tensor, sent: Sequence[int], received: Sequence[int], ranks: ProcessGroup) -> Tensor:
+    """Send a piece of the message to each rank, and return the pieces that each has sent here, one after the other.
+
+    Args:
+      message: one dimension.
+      sent, received: how many entries go to each rank, and come from it.
+      ranks: the group.
+    """
+    arrived = message.new_empty(sum(received))
+    dist.all_to_all_single(arrived, message, list(received), list(sent), group=ranks)
+    return arrived
+
+
 def sum_over_model(squares: Tensor, parts: Sequence[Part], process_group: ProcessGroup) -> Tensor:
     """Return the sum of one number per part over all ranks: one message per mesh dimension that shards a part."""
     numbers = list(squares.unbind())
@@ -222,7 +235,7 @@ def check_process_group(ranks: ProcessGroup, options: dict[str, Any]) -> None:
 
 def check_sharding(group: dict[str, Any], process_group: ProcessGroup) -> None:
     """Raise where a norm would silently be that of one rank's share, and say what to pass."""
-    by_row = group["norm_scope"] in ROW_SCOPES
+    by_row = group["norm_scope"] in ROW_SCOPES or group["unit_step"] == "spectral"
     for p in group["params"]:
         if is_dtensor(p):
             placements = p.placements

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from acmo.gather import PartCache
-from acmo.scopes import describe_scope
+from acmo.scopes import describe_scope, resolve_kind
 from acmo.state_checks import check_state_dict, match_states
 from acmo.state_formats import convert_state_dict, name_dtype
 from acmo.state_tensors import copy_moment, moment_dtype
@@ -35,7 +35,10 @@ class StatefulOptimizer(Optimizer):
         """Return torch's text; by row it also has the number of parameters that go by row, by column and whole."""
         shown = copy.copy(self)
         shown.param_groups = [
-            {**group, "norm_scope": describe_scope(group["norm_scope"], [p.shape for p in group["params"]])}
+            {
+                **group,
+                "norm_scope": describe_scope(group["norm_scope"], [resolve_kind(group, p) for p in group["params"]]),
+            }
             for group in self.param_groups
         ]
         return Optimizer.__repr__(shown)
@@ -51,11 +54,11 @@ class StatefulOptimizer(Optimizer):
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state of ACMo, SGD or Adam(W); what it lacks is kept. A state that does not fit changes nothing.
+        """Load a state of ACMo, SGD, Adam(W) or Muon; what it lacks is kept. A state that does not fit changes nothing.
 
         The options of ACMo's and SGD's groups replace those of the live groups, as in torch. Of Adam only ``exp_avg``,
-        ``step`` and ``maximize`` are taken: its ``lr`` and ``weight_decay`` are for steps of another length. Moments
-        become int8, or stop being it, as the ``momentum_dtype`` of the live group asks.
+        ``step`` and ``maximize`` are taken, of Muon the ``momentum_buffer``: their ``lr`` and ``weight_decay`` are for
+        steps of another length. Moments become int8, or stop being it, as the ``momentum_dtype`` of the live group asks.
         """
         loaded: list[dict[str, Any]] = []
         before = self.param_groups

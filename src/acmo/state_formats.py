@@ -1,4 +1,4 @@
-"""The forms of a saved state: dtypes by name, SGD's and Adam's keys, and what acmo 0.1.0 did not have."""
+"""The forms of a saved state: dtypes by name, SGD's, Adam's and Muon's keys, and what acmo 0.1.0 did not have."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,13 +14,13 @@ def name_dtype(dtype: torch.dtype | None) -> str | None:
 
 
 def convert_state_dict(state_dict: dict[str, Any], groups: Sequence[dict[str, Any]]) -> None:
-    """Bring a state dict of ACMo, SGD or Adam(W) into the form of ACMo's; what it held before is not changed."""
+    """Bring a state dict of ACMo, SGD, Adam(W) or Muon into the form of ACMo's; what it held before is not changed."""
     saved = state_dict.get("param_groups", [])
     if len(saved) != len(groups):
         return  # torch raises for it
     from_adam = {number for group in saved if is_adam(group) for number in group["params"]}
     state_dict["param_groups"] = [
-        convert_adam_group(theirs, mine) if is_adam(theirs) else convert_group(theirs, mine)
+        keep_live_group(theirs, mine) if is_adam(theirs) or is_muon(theirs) else convert_group(theirs, mine)
         for theirs, mine in zip(saved, groups, strict=True)
     ]
     if from_adam and isinstance(state_dict.get("state"), dict):
@@ -35,11 +35,16 @@ def is_adam(group: dict[str, Any]) -> bool:
     return "betas" in group and "amsgrad" in group
 
 
-def convert_adam_group(theirs: dict[str, Any], mine: dict[str, Any]) -> dict[str, Any]:
-    """Return the live group with the parameters and the direction of a saved one of Adam.
+def is_muon(group: dict[str, Any]) -> bool:
+    """Return whether a group is one of torch.optim.Muon."""
+    return "ns_coefficients" in group
 
-    Adam's learning rate and decay are for steps that are divided by √v, so those of the live group stay, and so does
-    what a scheduler has left beside them.
+
+def keep_live_group(theirs: dict[str, Any], mine: dict[str, Any]) -> dict[str, Any]:
+    """Return the live group with the parameters and the direction of a saved one of Adam or Muon.
+
+    Their learning rate and decay are for steps of another length, so those of the live group stay, and so does what a
+    scheduler has left beside them.
     """
     kept: dict[str, Any] = {key: theirs[key] for key in ("params", "param_names", "maximize") if key in theirs}
     live = {key: value for key, value in mine.items() if not callable(value)}  # callables stay where they are

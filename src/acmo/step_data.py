@@ -27,7 +27,7 @@ class Part(NamedTuple):
     moment_sqs: Tensor | Sequence[float] | None = None  # ‖m‖² of each moment as the last step left it; None: unknown
     shards: Shards = ()  # by row: those of the mesh dimensions that cut rows
     all_shards: Shards = ()  # by row: those of every mesh dimension that shards the parameter
-    scope: str = "global"  # "global", "group", "tensor", or by row "row", "column", "whole"
+    scope: str = "global"  # "global", "group", "tensor", or by row "row", "column", "whole", "spectral"
     moment_scales: Sequence[Tensor] = ()  # of int8 moments: float32, one per row of dimension 0
 
 
@@ -52,6 +52,7 @@ class StepOptions(NamedTuple):
     norm_scope: str
     psi: str | Psi
     unit_step: bool
+    ns_steps: int  # iterations of Newton–Schulz, where a part is spectral
     max_grad_norm: float | None
     nonfinite: str
     grad_scale: Tensor | None  # a GradScaler's, 0-dim; likewise found_inf

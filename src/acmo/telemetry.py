@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from acmo.scopes import ROW_SCOPES, resolve_scope
+from acmo.scopes import ROW_SCOPES, resolve_kind
 from acmo.state_tensors import moment_dtype
 from acmo.step_data import (
     MOMENT_SQ_AFTER,
@@ -42,7 +42,7 @@ class StepLog:
             kinds: dict[Any, list[int]] = {}
             for i, p in enumerate(group["params"]):
                 if p.grad is not None:
-                    scope = resolve_scope(group["norm_scope"], p.shape)
+                    scope = resolve_kind(group, p)
                     kinds.setdefault((p.device, p.dtype, moment_dtype(p, group), scope), []).append(i)
             places += [(k, tuple(indices)) for indices in kinds.values()]
         if not places:
@@ -53,7 +53,7 @@ class StepLog:
         norms, ones = torch.zeros(NORM_ROWS, n, dtype=dtype, device=device), torch.ones(1, dtype=dtype, device=device)
         false = torch.zeros((), dtype=torch.bool, device=device)
         rows, row_places = None, [(k, i) for k, indices in places for i in indices]
-        if any(group["norm_scope"] in ROW_SCOPES for group in groups):
+        if any(g["norm_scope"] in ROW_SCOPES or g["unit_step"] == "spectral" for g in groups):
             rows = RowNorms(*torch.zeros(len(RowNorms._fields), n, dtype=dtype, device=device).unbind())
         self.record = StepRecord(norms, ones, false, (), tuple(places), rows=rows, row_places=tuple(row_places))
         self.skipped = torch.zeros((), dtype=torch.int32, device=device)
@@ -213,16 +213,16 @@ def report_rows(record: StepRecord) -> list[dict[str, Any]]:
 
 
 def measure_rows(
-    raw: Tensor, g: Tensor, before: Tensor, m: Tensor, dims: tuple[int, ...], moves: Tensor, finite: Tensor
+    raw: Tensor, g: Tensor, before: Tensor, m: Tensor, u: Tensor, dims: tuple[int, ...], moves: Tensor, finite: Tensor
 ) -> Tensor:
     """Return the fields of `RowNorms` for one tensor, from the vectors of its step."""
-    raw, g, before, m = (x.detach().double() for x in (raw, g, before, m))
+    raw, g, before, m, u = (x.detach().double() for x in (raw, g, before, m, u))
 
     def inner(x: Tensor, y: Tensor) -> Tensor:
         return (x * y).sum(dims, keepdim=True)
 
-    lengths = inner(g, g).sqrt() * inner(m, m).sqrt()
-    cos = torch.where(lengths == 0, 0.0, inner(g, m) / torch.where(lengths == 0, 1.0, lengths))
+    lengths = inner(g, g).sqrt() * inner(u, u).sqrt()
+    cos = torch.where(lengths == 0, 0.0, inner(g, u) / torch.where(lengths == 0, 1.0, lengths))
     squares = [torch.where(moves, inner(x, x), 0.0).sum() for x in (raw, g, before, m)]
     lowest = torch.where(moves, cos, torch.inf)
     cos_min = lowest.min() if lowest.numel() else torch.full_like(squares[0], torch.inf)

@@ -85,14 +85,33 @@ def test_tables_heads_and_conv1d_go_by_column(tied):
 def test_scopes_leave_no_parameter_out_and_take_none_twice():
     net = GPT()
     groups = acmo.param_groups(net, weight_decay=0.1, scopes=True, lr=0.5)
-    assert [(g["weight_decay"], g["norm_scope"], g["lr"]) for g in groups] == [
-        (0.1, "row", 0.5),
-        (0.1, "column", 0.5),
-        (0.0, "row", 0.5),
+    assert [(g["weight_decay"], g["norm_scope"], g.get("spectral"), g["lr"]) for g in groups] == [
+        (0.1, "row", True, 0.5),
+        (0.1, "row", False, 0.5),
+        (0.1, "column", True, 0.5),
+        (0.1, "column", False, 0.5),
+        (0.0, "row", None, 0.5),
     ]
     taken = [id(p) for group in groups for _, p in group["params"]]
     assert sorted(taken) == sorted(map(id, net.parameters()))
-    assert all(p.ndim < 2 for _, p in groups[2]["params"])
+    assert all(p.ndim < 2 for _, p in groups[4]["params"])
+
+
+def hidden(net):
+    groups = acmo.param_groups(net, scopes=True)
+    return {name for group in groups if group.get("spectral") for name, _ in group["params"]}
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("vocabulary", [50, 5])
+def test_only_hidden_layers_are_marked_as_spectral(tied, vocabulary):
+    found = {name for k in range(2) for name in (f"blocks.{k}.up.weight", f"blocks.{k}.down.weight")}
+    assert hidden(GPT(tied=tied, vocabulary=vocabulary)) == found | ATTENTION  # not the experts, positions or head
+
+
+def test_the_classifier_of_a_convolutional_net_is_not_hidden():
+    net = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ConvTranspose2d(16, 16, 3), nn.Linear(16, 32), nn.Linear(32, 10))
+    assert hidden(net) == {"0.weight", "1.weight", "2.weight"}
 
 
 def test_frozen_table_is_left_out_and_its_head_goes_by_column():
@@ -169,7 +188,16 @@ def test_repr_shows_how_many_parameters_go_by_row_and_column():
     opt = acmo.RowACMo(net.parameters())
     assert "norm_scope: auto (9 by row, 1 by column, 10 whole)" in repr(opt)
     named = repr(acmo.RowACMo(acmo.param_groups(net, scopes=True)))
-    for shown in ("norm_scope: row (7 by row)", "norm_scope: column (3 by column)", "norm_scope: row (10 whole)"):
-        assert shown in named
+    for shown in ("row (4 by row)", "row (3 by row)", "column (2 by column)", "column (1 by column)", "row (10 whole)"):
+        assert f"norm_scope: {shown}" in named
+    spectral = repr(acmo.SpectralACMo(acmo.param_groups(GPT(width=16), scopes=True)))
+    for shown in (
+        "row (4 spectral)",
+        "row (3 by row)",
+        "column (2 spectral)",
+        "column (1 by column)",
+        "row (10 whole)",
+    ):
+        assert f"norm_scope: {shown}" in spectral
     assert opt.param_groups[0]["norm_scope"] == "auto"
     assert "norm_scope: global\n" in repr(acmo.ACMo(net.parameters()))

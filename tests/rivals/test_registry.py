@@ -15,7 +15,18 @@ from acmo.rivals import REGISTRY, Entry, NDAdam, vector_groups
 
 LRS = (1e-1, 5e-2, 1e-2, 5e-3, 1e-3, 5e-4, 1e-4, 5e-5)
 OF_TORCH = {"sgd-momentum", "nag", "adagrad", "rmsprop", "adam", "amsgrad", "adamw"}
-OF_OURS = {"acmo", "padam", "adabound", "amsbound", "nd-adam", "swats", "sm3", "full-matrix-adagrad"}
+OF_OURS = {
+    "acmo",
+    "row-acmo",
+    "spectral-acmo",
+    "padam",
+    "adabound",
+    "amsbound",
+    "nd-adam",
+    "swats",
+    "sm3",
+    "full-matrix-adagrad",
+}
 
 # What differs from the class's own defaults. Everything else has one home, the class.
 OVERRIDES = {
@@ -109,7 +120,7 @@ def test_the_grids_are_those_of_the_paper():
 
 @entries
 def test_weight_decay_is_tuned_over_the_values_of_its_kind(entry: Entry):
-    decoupled = entry.name == "adamw"
+    decoupled = entry.name in {"adamw", "row-acmo", "spectral-acmo"}
     expected = (0.0, 1e-3, 1e-2, 1e-1, 1.0) if decoupled else (0.0, 1e-4, 5e-4, 1e-3, 5e-3)
     assert entry.grid["weight_decay"] == expected
 

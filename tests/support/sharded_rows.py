@@ -29,6 +29,9 @@ UNEVEN = {
 }
 # torch cuts a tensor over two mesh dimensions at once only evenly.
 EVEN = {"matrix": (8, 4), "table": (36, 4), "conv": (4, 4, 2, 2), "bias": (8,)}
+# Of spectral steps: square, thin and fat matrices and a kernel that are cut unevenly, and what steps by row.
+MATRICES = {"square": (13, 13), "thin": (33, 9), "fat": (9, 30), "conv": (11, 3, 2, 2), "table": (90, 10), "bias": (6,)}
+EVEN_MATRICES = {"square": (16, 16), "thin": (48, 12), "fat": (12, 32), "conv": (12, 4, 2, 2), "bias": (8,)}
 BARE = {"matrix": (7, 5), "short": (2, 6), "conv": (5, 3, 2, 2)}  # neither a bias nor a table
 
 
@@ -148,6 +151,10 @@ class Tap:
         self.sent.append((dist.get_world_size(group), message.nbytes))
         if not self.mute:
             dist.all_reduce(message, group=group)
+
+    def all_to_all_single(self, arrived: Tensor, message: Tensor, received: Any, sent: Any, group: Any = None) -> None:
+        self.sent.append((dist.get_world_size(group), message.nbytes))
+        dist.all_to_all_single(arrived, message, received, sent, group=group)
 
     def __enter__(self) -> Tap:
         acmo.sharding.dist = self  # type: ignore[attr-defined, assignment]

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from acmo.backends.spectral import find_directions, find_lengths, measure_cosines, sum_products
 from acmo.psi import Psi, call_psi
 from acmo.quantise import LEVELS
 from acmo.rounding import write_params
@@ -132,6 +133,11 @@ def step_part(
             torch._foreach_mul_(moments, rows.spread((~vanishes).to(wide)))
 
     # 7, 8  θ = (1 − αλ) θ − α u
+    directions, cosines = moments, None  # u is a multiple of the direction
+    if part.scope == "spectral":
+        directions = find_directions(part, moments, N, options.ns_steps)
+        lengths = G if sums is None else join(norms_of(part, grads))  # of this rank's entries
+        cosines = measure_cosines(directions, sum_products(directions, grads), lengths)
     coefficient = find_coefficient(part, group, options, rows, N, rests if options.unit_step else stays)
     if propagate and options.unit_step:  # what is let through spreads over its row
         coefficient = coefficient.masked_fill(moves & ~finite, torch.nan)
@@ -139,11 +145,11 @@ def step_part(
     if should_step is not None:
         decays = should_step.expand_as(finite) if decays is None else decays & should_step
     thetas = decay(part, group, rows, ones, decays)
-    torch._foreach_addcmul_(thetas, moments, rows.spread(coefficient.to(wide)))
+    torch._foreach_addcmul_(thetas, directions, rows.spread(coefficient.to(wide)))
     if thetas is not part.params:
         write_params(part, group, thetas)
     skips = torch.zeros_like(finite) if propagate else ~finite
-    result = measure_rows(RowVectors(G_raw, G, M, N, kept, ones, moves, stays, has_moment, rests, skips), rows)
+    result = measure_rows(RowVectors(G_raw, G, M, N, kept, ones, moves, stays, has_moment, rests, skips, cosines), rows)
     if part.moment_scales:
         quantise_rows(part, moments, moves, result.took_part)
     elif not is_state:
@@ -166,6 +172,8 @@ def find_coefficient(
     alpha = group.lr.to(N) if isinstance(group.lr, Tensor) else group.lr
     if not options.unit_step:
         return torch.full_like(N, -1.0).mul_(alpha).masked_fill_(rests, 0.0)
+    if part.scope == "spectral":
+        return find_lengths(part, N).mul_(-alpha).masked_fill_(rests, 0.0)
     roots = [sqrt(count_entries(part.scope, o.shape)) or 1.0 for o in part.owners]
     if len(set(roots)) == 1:
         rms = N / roots[0]
@@ -249,6 +257,7 @@ class RowVectors(NamedTuple):
     has_moment: Tensor  # and moves
     rests: Tensor  # stays, or ‖m_t‖ is rounding
     skips: Tensor
+    cosines: Tensor | None  # between step and gradient, where they do not follow from the norms: of spectral steps
 
 
 def measure_rows(x: RowVectors, rows: "Rows") -> RowNorms:
@@ -260,7 +269,8 @@ def measure_rows(x: RowVectors, rows: "Rows") -> RowNorms:
     G_sq, N_sq, kept_sq = squares[1], squares[3], squares[4]
     twice = N_sq - (G_sq + kept_sq)  # 2⟨m_t − g, g⟩
     turned = torch.lt(twice, 0) & x.has_moment
-    cos = (torch.add(G_sq, twice, alpha=0.5) / (x.G * x.N)).masked_fill_(x.rests, 0.0)
+    cos = torch.add(G_sq, twice, alpha=0.5) / (x.G * x.N) if x.cosines is None else x.cosines
+    cos = cos.masked_fill(x.rests, 0.0)
     sums = squares[:4].masked_fill(x.stays, 0.0)
     table = torch.stack((*sums.unbind(), x.ones, x.moves, x.skips, cos, turned))
     raw, grad, before, after, count, took_part, skipped, cos_sum, turned_rows = torch.stack(

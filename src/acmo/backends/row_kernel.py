@@ -13,7 +13,9 @@ from torch.autograd.graph import increment_version
 from torch.nn import Parameter
 
 from acmo import native
-from acmo.rounding import find_first_index, rounding_seed, rounds_randomly
+from acmo.backends.spectral import find_directions, find_lengths, measure_cosines, sum_products
+from acmo.quantise import dequantise, quantise
+from acmo.rounding import find_first_index, rounding_seed, rounds_randomly, write_params
 from acmo.scopes import count_entries
 from acmo.step_data import GroupOptions, Part, RowNorms, StepOptions
 
@@ -79,6 +81,8 @@ def step_part(
     if should_step is not None and not should_step:
         nothing = torch.zeros(len(part.params), dtype=torch.float64, device="cpu")
         return RowNorms(*[nothing] * len(RowNorms._fields))
+    if part.scope == "spectral":
+        return step_matrices(part, group, options, factor)
     numbers = RowNumbers(
         1.0 if factor is None else float(factor),
         group.coupled_decay,
@@ -116,6 +120,52 @@ def step_part(
                 x.copy_(copy)
     increment_version([*part.params, *part.moments, *part.moment_scales])
     return result
+
+
+def step_matrices(part: Part, group: GroupOptions, options: StepOptions, factor: Tensor | None) -> RowNorms:
+    """Step spectral parameters: the kernel writes m_t and its norm, torch multiplies matrices and moves θ."""
+    wide = torch.float64 if torch.float64 in (part.params[0].dtype, part.moments[0].dtype) else torch.float32
+    numbers = RowNumbers(
+        1.0 if factor is None else float(factor), group.coupled_decay, group.momentum, group.delta, alpha=0.0, kappa=1.0
+    )
+    if part.moment_scales:
+        moments = [dequantise(q, s, wide) for q, s in zip(part.moments, part.moment_scales, strict=True)]
+    else:  # a copy where it is stored in fewer bits: m_t is orthogonalised before it is rounded
+        moments = [m.to(wide).contiguous() for m in part.moments]
+    thetas, grads = ([x.contiguous() for x in xs] for xs in (part.params, part.grads))
+    propagate = options.nonfinite == "propagate"
+    result = step_rows(
+        [
+            RowTensor(p, m, g, p.shape[0], p.numel() // p.shape[0], WHOLE, numbers, 1.0, propagate=propagate)
+            for p, m, g in zip(thetas, moments, grads, strict=True)
+        ]
+    )
+    norms = result.new_moment_sq.sqrt()
+    moved, skipped = result.took_part > 0, result.skipped > 0
+    directions = find_directions(part, moments, torch.where(moved, norms, 1.0), options.ns_steps)
+    inners = numbers.s * sum_products(directions, grads)
+    if group.coupled_decay:
+        inners += group.coupled_decay * sum_products(directions, part.params)
+    cosines = measure_cosines(directions, inners, result.grad_sq.sqrt())
+    alphas = (-float(group.lr) * find_lengths(part, norms)).tolist()
+    thetas = [p.to(wide) for p in part.params]
+    for j, (theta, o) in enumerate(zip(thetas, directions, strict=True)):
+        if group.decoupled and not skipped[j]:
+            theta.mul_(float(group.theta_factor))
+        if moved[j] and norms[j] != 0:
+            theta.add_(o, alpha=alphas[j])
+        if not moved[j]:
+            continue
+        if part.moment_scales:
+            quantise(moments[j], part.moments[j], part.moment_scales[j])
+        elif moments[j] is not part.moments[j]:
+            part.moments[j].copy_(moments[j])
+    if part.params[0].dtype != wide:
+        write_params(part, group, thetas)
+    increment_version(part.moments)
+    return result._replace(
+        cos_min=torch.where(moved, cosines, torch.inf), cos_sum=torch.where(moved, cosines, torch.zeros_like(cosines))
+    )
 
 
 def can_step(part: Part, group: GroupOptions) -> bool:

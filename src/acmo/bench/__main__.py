@@ -18,10 +18,12 @@ from acmo import native
 from acmo.bench.contenders import COMPILED, contenders
 from acmo.bench.run import SetResult, bfloat16, linear_cost, measure_set
 from acmo.bench.sets import SETS, ParameterSet
+from acmo.bench.spectral import measure_spectral, report_spectral
 from acmo.bench.table import report
 from acmo.bench.targets import HALF, LINEAR, verdicts
 
 QUICK, QUICK_SECONDS = ("10k", "1000x1000", "resnet50"), 2.0  # a set, beside building it
+ROUNDS_SPECTRAL = 7
 # (quick, full): small sets cost little and scatter much.
 ROUNDS_LARGE, ROUNDS_SMALL, ROUNDS_PAIR = (5, 30), (100, 400), (5, 20)
 
@@ -31,6 +33,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     if options.threads:
         torch.set_num_threads(options.threads)
+    if options.spectral:
+        for which in options.sets:
+            for line in report_spectral(measure_spectral(which, options.tokens, options.rounds or ROUNDS_SPECTRAL)):
+                print(line)
+        return 0
     about = machine()  # before we are the load ourselves
     results: list[SetResult] = []
     for which in options.sets:
@@ -68,14 +75,17 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help="rounds a set (a full run: 30, for small sets 400)")
     parser.add_argument("--threads", type=int, help="threads (default: torch's)")
     parser.add_argument("--compiled", action="store_true", help=f"also {COMPILED!r}; compiling takes minutes")
+    parser.add_argument("--spectral", action="store_true", help="only SpectralACMo, beside Muon with AdamW")
+    parser.add_argument("--tokens", type=int, default=2048, help="tokens per step, for --spectral (default: 2048)")
     parser.add_argument("--markdown", action="store_true", help="print tables in Markdown")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all numbers there as well")
     options = parser.parse_args(arguments)
-    keys = options.sets.split(",") if options.sets else QUICK if options.quick else SETS
+    default: Sequence[str] = ("transformer",) if options.spectral else QUICK if options.quick else list(SETS)
+    keys = options.sets.split(",") if options.sets else default
     unknown = [key for key in keys if key not in SETS]
     if unknown:
         parser.error(f"--sets knows {', '.join(SETS)}, got {', '.join(map(repr, unknown))}")
-    for name in ("rounds", "threads"):
+    for name in ("rounds", "threads", "tokens"):
         value = getattr(options, name)
         if value is not None and value < 1:
             parser.error(f"--{name} must be at least 1, got {value}")
