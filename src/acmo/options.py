@@ -20,7 +20,9 @@ FLAGS = ("decoupled_weight_decay", "maximize", "differentiable")
 OPTIONAL_FLAGS = ("foreach", "fused")  # None: the fastest backend there is
 # What cannot differ between the groups of one optimizer.
 OPTIMIZER_WIDE = ("unit_step", "ns_steps", "psi", "max_grad_norm", "nonfinite", "foreach", "fused", "differentiable")
-read_edited = itemgetter("norm_scope", "spectral", *OPTIMIZER_WIDE)  # what a step must check again when a user has edited it
+read_edited = itemgetter(
+    "norm_scope", "spectral", *OPTIMIZER_WIDE
+)  # what a step must check again when a user has edited it
 
 
 def check_group(group: dict[str, Any], others: Sequence[dict[str, Any]] = ()) -> None:

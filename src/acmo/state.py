@@ -35,7 +35,10 @@ class StatefulOptimizer(Optimizer):
         """Return torch's text; by row it also has the number of parameters that go by row, by column and whole."""
         shown = copy.copy(self)
         shown.param_groups = [
-            {**group, "norm_scope": describe_scope(group["norm_scope"], [resolve_kind(group, p) for p in group["params"]])}
+            {
+                **group,
+                "norm_scope": describe_scope(group["norm_scope"], [resolve_kind(group, p) for p in group["params"]]),
+            }
             for group in self.param_groups
         ]
         return Optimizer.__repr__(shown)
@@ -54,7 +57,7 @@ class StatefulOptimizer(Optimizer):
 
         The options of ACMo's and SGD's groups replace those of the live groups, as in torch. Of Adam only ``exp_avg``,
         ``step`` and ``maximize`` are taken, of Muon the ``momentum_buffer``: their ``lr`` and ``weight_decay`` are for
-        steps of another length. Moments become int8, or stop being it, as the ``momentum_dtype`` of the live group asks.
+        steps of another length. Moments become int8, or stop being it, as the live group's ``momentum_dtype`` asks.
         """
         loaded: list[dict[str, Any]] = []
         before = self.param_groups

@@ -191,7 +191,13 @@ def test_repr_shows_how_many_parameters_go_by_row_and_column():
     for shown in ("row (4 by row)", "row (3 by row)", "column (2 by column)", "column (1 by column)", "row (10 whole)"):
         assert f"norm_scope: {shown}" in named
     spectral = repr(acmo.SpectralACMo(acmo.param_groups(GPT(width=16), scopes=True)))
-    for shown in ("row (4 spectral)", "row (3 by row)", "column (2 spectral)", "column (1 by column)", "row (10 whole)"):
+    for shown in (
+        "row (4 spectral)",
+        "row (3 by row)",
+        "column (2 spectral)",
+        "column (1 by column)",
+        "row (10 whole)",
+    ):
         assert f"norm_scope: {shown}" in spectral
     assert opt.param_groups[0]["norm_scope"] == "auto"
     assert "norm_scope: global\n" in repr(acmo.ACMo(net.parameters()))

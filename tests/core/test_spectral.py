@@ -78,7 +78,9 @@ def test_six_steps_are_those_of_the_oracles(setting: str, dtype: torch.dtype, ba
     for p, expected, moment in zip(params, theta, m, strict=True):
         np.testing.assert_allclose(as_matrix(p), expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
         scale = TOLERANCE[dtype] * max(1.0, float(np.abs(moment).max()))
-        np.testing.assert_allclose(as_matrix(opt.state[p]["momentum_buffer"]), moment, rtol=TOLERANCE[dtype], atol=scale)
+        np.testing.assert_allclose(
+            as_matrix(opt.state[p]["momentum_buffer"]), moment, rtol=TOLERANCE[dtype], atol=scale
+        )
     assert opt.skipped_steps == 1
 
 
@@ -172,7 +174,7 @@ def test_telemetry_has_the_cosine_of_step_and_gradient(backend: Backend):
 
 
 def test_the_angle_bound_of_the_moment_is_lost_by_orthogonalising():
-    """m keeps cos ≥ √(1 − β²) to g; O need not: g is one large singular value that the moment opposes."""
+    """M keeps cos ≥ √(1 − β²) to g; O need not: g is one large singular value that the moment opposes."""
     u, _, v = torch.linalg.svd(torch.randn(12, 12, dtype=torch.float64))
     first = torch.ones(12, dtype=torch.float64)
     second = torch.full((12,), -0.2, dtype=torch.float64)

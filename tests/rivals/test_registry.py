@@ -15,7 +15,18 @@ from acmo.rivals import REGISTRY, Entry, NDAdam, vector_groups
 
 LRS = (1e-1, 5e-2, 1e-2, 5e-3, 1e-3, 5e-4, 1e-4, 5e-5)
 OF_TORCH = {"sgd-momentum", "nag", "adagrad", "rmsprop", "adam", "amsgrad", "adamw"}
-OF_OURS = {"acmo", "row-acmo", "spectral-acmo", "padam", "adabound", "amsbound", "nd-adam", "swats", "sm3", "full-matrix-adagrad"}
+OF_OURS = {
+    "acmo",
+    "row-acmo",
+    "spectral-acmo",
+    "padam",
+    "adabound",
+    "amsbound",
+    "nd-adam",
+    "swats",
+    "sm3",
+    "full-matrix-adagrad",
+}
 
 # What differs from the class's own defaults. Everything else has one home, the class.
 OVERRIDES = {
