@@ -25,7 +25,7 @@ Key = tuple[int, Coordinates]  # a matrix, and the rank that a shard of it belon
 class Place(NamedTuple):
     """Where a shard lies in its tensor."""
 
-    index: tuple[Any, ...]  # a slice or indices per dimension
+    slices: tuple[Any, ...]  # per dimension; indices where a shard is not one range
     shape: torch.Size
 
 
@@ -58,7 +58,7 @@ def orthogonalise_shards(owners: Sequence[Any], shards: Sequence[Tensor], groups
         wholes = [assemble(pieces, j, owners[j].shape, places, ranks, shards[j]) for j in own]
         for j, o in zip(own, orthogonalise([x.flatten(1) for x in wholes], steps), strict=True):
             whole = o.reshape(owners[j].shape)
-            pieces.update({(j, at): whole[places[j, at].index] for at in ranks})
+            pieces.update({(j, at): whole[places[j, at].slices] for at in ranks})
         for group, (there, back) in zip(reversed(groups), reversed(routes), strict=True):
             pieces = send(pieces, back, there, places, group, shards[positions[0]])
         found.update({j: pieces[j, mine] for j in positions})
@@ -136,8 +136,8 @@ def send(
     """Send each rank of a group its shards, and return those that arrive from it."""
     flat = [pieces[key].reshape(-1) for keys in sent for key in keys]
     message = torch.cat(flat) if flat else like.new_empty(0)
-    counts = [[sum(places[key].shape.numel() for key in keys) for keys in way] for way in (sent, received)]
-    arrived = exchange(message, *counts, group)
+    outgoing, incoming = ([sum(places[key].shape.numel() for key in keys) for keys in way] for way in (sent, received))
+    arrived = exchange(message, outgoing, incoming, group)
     keys = [key for own in received for key in own]
     parts = torch.split(arrived, [places[key].shape.numel() for key in keys]) if keys else ()
     return {key: part.view(places[key].shape) for key, part in zip(keys, parts, strict=True)}
@@ -154,5 +154,5 @@ def assemble(
     """Return a whole matrix from the shards of all ranks."""
     whole = like.new_empty(shape)
     for at in ranks:
-        whole[places[j, at].index] = pieces[j, at]
+        whole[places[j, at].slices] = pieces[j, at]
     return whole

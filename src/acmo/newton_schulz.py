@@ -1,7 +1,7 @@
 """Newton–Schulz: bring the singular values of matrices near 1 by matrix products alone, many matrices at once.
 
-The polynomial is that of Muon (Jordan et al., 2024, https://kellerjordan.github.io/posts/muon/), as in torch.optim.Muon.
-It does not converge to 1: five iterations bring every singular value above 1/200 of the Frobenius norm into [0.68, 1.16].
+The polynomial is that of Muon (Jordan et al., 2024, https://kellerjordan.github.io/posts/muon/) and torch.optim.Muon.
+It does not converge to 1: five iterations bring all singular values above 1/200 of the Frobenius norm into [0.68, 1.16].
 Smaller ones grow by 3.4445 per iteration, and those that are 0 stay 0.
 """
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of σ, σ³ and σ⁵
 DEFAULT_STEPS = 5
-BATCH_ENTRIES = 2**24  # of one product: larger batches are not faster, and take memory
+BATCH_ENTRIES = 2**22  # of one product: larger batches are not faster, and take memory
 BFLOAT16_SIDE = 256  # from this smaller side on, CPUs that multiply bfloat16 do so in half of float32's time
 GRAM_RATIO = 2  # from this ratio of the sides on, iterating on the smaller side alone takes fewer products
 # Private to torch, so it may be gone; then float32 is used.
@@ -46,7 +46,7 @@ def orthogonalise(matrices: Sequence[Tensor], steps: int = DEFAULT_STEPS) -> lis
 
 
 def choose_dtype(x: Tensor, shape: Sequence[int]) -> torch.dtype:
-    """Return the dtype of a matrix's products: bfloat16 on GPUs (torch accumulates in float32) and on CPUs that have it.
+    """Return the dtype of a matrix's products: bfloat16 on GPUs, where torch adds in float32, and CPUs that have it.
 
     Args:
       x: the matrix, or a shard of it. Float64 stays: who asks for it wants its precision.
@@ -60,7 +60,7 @@ def choose_dtype(x: Tensor, shape: Sequence[int]) -> torch.dtype:
 
 
 def iterate(x: Tensor, steps: int) -> Tensor:
-    """Return X p(XᵀX) of each matrix ``[n, rows, columns]`` for the composed polynomial p; the Gram side is the smaller.
+    """Return X p(XᵀX) of each matrix ``[n, rows, columns]``, p being the iterations; the Gram side is the smaller.
 
     Where one side is much the longer, the Gram matrix alone is iterated: the factors of all iterations commute. Not in
     bfloat16, whose Gram matrices lose the squares of small singular values.

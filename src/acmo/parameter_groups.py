@@ -19,12 +19,13 @@ def param_groups(
     embeddings and convolution kernels are. Frozen parameters are left out; names are kept, so that errors and state
     dicts can name them. Tied weights come once.
 
-    ``scopes=True`` is for `acmo.RowACMo` and `acmo.SpectralACMo`. It gives every group a ``norm_scope``: ``"column"`` for vocabulary tables
-    (every embedding with more rows than columns, and the input and output embeddings of a Hugging Face model), for the
-    ``Linear`` that predicts such a vocabulary, and for Hugging Face's ``Conv1D``, whose weight is (in, out); ``"row"``
-    for everything else. A stack of experts, (experts, out, in), has one row per expert. Groups of matrices and kernels
-    also get a ``spectral``, which only `acmo.SpectralACMo` reads: False for embeddings, heads and stacks, True for
-    hidden layers. Without ``scopes`` the groups have neither, and the optimizer decides by shapes.
+    ``scopes=True`` is for `acmo.RowACMo` and `acmo.SpectralACMo`. It gives every group a ``norm_scope``: ``"column"``
+    for vocabulary tables (every embedding with more rows than columns, and the input and output embeddings of a
+    Hugging Face model), for the ``Linear`` that predicts such a vocabulary, and for Hugging Face's ``Conv1D``, whose
+    weight is (in, out); ``"row"`` for everything else. A stack of experts, (experts, out, in), has one row per expert.
+    Groups of matrices and kernels also get a ``spectral``, which only `acmo.SpectralACMo` reads: False for embeddings,
+    heads and stacks, True for hidden layers. Without ``scopes`` the groups have neither, and the optimizer decides by
+    shapes.
 
     Args:
       model: the module whose parameters are grouped.

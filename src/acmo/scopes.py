@@ -31,7 +31,7 @@ def resolve_scope(norm_scope: str, shape: Sequence[int]) -> str:
 def is_spectral(norm_scope: str, shape: Sequence[int], chosen: bool | None = None) -> bool:
     """Return whether a spectral step orthogonalises a parameter, seen as a matrix (rows, everything else).
 
-    ``chosen`` is the group's ``spectral``. None leaves out groups by column and what has the shape of a vocabulary table.
+    ``chosen`` is the group's ``spectral``. None leaves out groups by column and what is shaped as a vocabulary table.
 
     Example:
       >>> shapes = [(64, 64), (64, 3, 3, 3), (8, 64), (64,), (1000, 64)]

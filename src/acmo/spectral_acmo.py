@@ -39,8 +39,8 @@ class SpectralACMo(ACMo):
       norm_scope: what norms are taken over where nothing is orthogonalised, as in `RowACMo`.
       unit_step: as in `ACMo`.
       ns_steps: iterations of Newton–Schulz.
-      psi, max_grad_norm, projection, process_group, momentum_dtype, nonfinite, maximize, foreach, fused, differentiable:
-        as in `ACMo`.
+      psi, max_grad_norm, projection, process_group, momentum_dtype, nonfinite, maximize, foreach, fused,
+        differentiable: as in `ACMo`.
 
     Example:
       >>> import torch, acmo
@@ -53,7 +53,7 @@ class SpectralACMo(ACMo):
 
     Reference:
       Jordan et al., `Muon: An optimizer for hidden layers in neural networks
-      <https://kellerjordan.github.io/posts/muon/>`_, 2024, for the orthogonalised step; Huang et al., 2021, for the moment
+      <https://kellerjordan.github.io/posts/muon/>`_, 2024: the orthogonalised step
     """
 
     def __init__(

@@ -58,7 +58,7 @@ class StatefulOptimizer(Optimizer):
 
         The options of ACMo's and SGD's groups replace those of the live groups, as in torch. Of Adam only ``exp_avg``,
         ``step`` and ``maximize`` are taken, of Muon the ``momentum_buffer``: their ``lr`` and ``weight_decay`` are for
-        steps of another length. Moments become int8, or stop being it, as the ``momentum_dtype`` of the live group asks.
+        steps of another length. Moments become int8, or stop being it, as the live group's ``momentum_dtype`` asks.
         """
         loaded: list[dict[str, Any]] = []
         before = self.param_groups

@@ -53,7 +53,7 @@ def count_operations(shapes: Sequence[Shape], steps: int = DEFAULT_STEPS) -> int
       12079595520
     """
     sides = [sorted((shape[0], prod(shape[1:]))) for shape in shapes]
-    return steps * sum(4 * s * s * l + 2 * s**3 for s, l in sides)
+    return steps * sum(4 * s * s * longer + 2 * s**3 for s, longer in sides)
 
 
 def measure_spectral(which: ParameterSet, tokens: int, rounds: int) -> SpectralResult:
@@ -74,7 +74,7 @@ def measure_spectral(which: ParameterSet, tokens: int, rounds: int) -> SpectralR
             x = inputs[w.shape[1]]
             x.grad = w.grad = None
             y = torch.nn.functional.linear(x, w)
-            y.backward(y.detach())
+            y.backward(y.detach())  # type: ignore[no-untyped-call]
 
     steps = {name: instance.step for name, instance in made.items()}
     times = interleave({**steps, LAYERS: run_layers}, rounds)
@@ -106,7 +106,7 @@ def muon_and_adamw(params: list[Tensor]) -> Instance:
     adamw = torch.optim.AdamW([p for p in params if id(p) not in known], lr=LR, fused=True)
 
     def step() -> None:
-        muon.step()
+        muon.step()  # type: ignore[no-untyped-call]
         adamw.step()
 
     def state() -> list[Tensor]:
