@@ -10,7 +10,7 @@ from torch._compile import _disable_dynamo
 from torch.optim.optimizer import ParamsT
 
 from acmo import algorithm, native
-from acmo.backends import c_kernel, foreach, foreach_rows, kernel_ops, row_kernel, rows, two_pass
+from acmo.backends import c_kernel, foreach, foreach_rows, kernel_ops, row_kernel, row_step, rows, two_pass
 from acmo.gather import GroupLists, fill_lists, read_options, split_into_parts
 from acmo.options import check_group, check_groups
 from acmo.parameter_checks import check_params
@@ -255,12 +255,14 @@ class ACMo(StatefulOptimizer):
             process_group=self._process_group,
             sum_over_shards=sum_over_shards if self._over_ranks and any(p.shards for p in parts) else None,
         )
-        record = self._choose_backend(parts, options, wide)(parts, groups, options)
+        record = self._choose_backend(parts, groups, options, wide)(parts, groups, options)
         if any([group["projection"] is not None for group in param_groups]):  # noqa: C419
             project_parts(parts, param_groups, record)
         return record
 
-    def _choose_backend(self, parts: list[Part], options: StepOptions, wide: dict[str, Any]) -> StepFunction:
+    def _choose_backend(
+        self, parts: list[Part], groups: list[GroupOptions], options: StepOptions, wide: dict[str, Any]
+    ) -> StepFunction:
         """Return the function that executes this step: the reference, rows, the C kernel in one call, or two passes."""
         by_row = parts[0].scope in ROW_KINDS if parts else self._has_rows()
         is_reference = wide["differentiable"] or (wide["foreach"] is False and not wide["fused"])
@@ -273,6 +275,8 @@ class ACMo(StatefulOptimizer):
             kernels = [usable and row_kernel.can_step(part) for part in parts]
             if wide["fused"]:
                 row_kernel.require([part for part, kernel in zip(parts, kernels, strict=True) if not kernel])
+            if parts and all(kernels) and row_step.is_simple(parts, groups, options):
+                return row_step.step
             ways = [row_kernel.step_part if kernel else foreach_rows.step_part for kernel in kernels]
             return partial(rows.step, ways=ways)
         on_one_rank = (

@@ -116,6 +116,7 @@ class StepRecord(NamedTuple):
     rows: RowNorms | None = None  # by row: of the tensors of `row_places`
     row_places: tuple[tuple[int, int], ...] = ()  # (group, position) of each
     late: bool = False  # sharded: ‖m_t‖² over all ranks arrives with the next step's message
+    rows_skipped: int | None = None  # how many rows were not finite, where that is known at once
 
 
 class TensorNorms(NamedTuple):

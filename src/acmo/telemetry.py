@@ -63,8 +63,11 @@ class StepLog:
         """Enter a step, without waiting for it."""
         applied = record.applied
         if record.rows is not None and applied is not False:  # rows are skipped by themselves, though the step is taken
-            any_skipped = ((record.rows.skipped.sum() > 0) & applied).int()
-            self.skipped = (0 if self.skipped is None else self.skipped) + any_skipped
+            if record.rows_skipped is None:
+                any_skipped = ((record.rows.skipped.sum() > 0) & applied).int()
+                self.skipped = (0 if self.skipped is None else self.skipped) + any_skipped
+            elif record.rows_skipped:
+                self.skipped = (0 if self.skipped is None else self.skipped) + 1
         if applied is True:
             self.applied += 1
         # A step that only makes state (gradients and lr 0) is not taken, but nothing was skipped either.

@@ -14,7 +14,7 @@ from torch.nn import Parameter
 
 from acmo import native
 from acmo.scopes import count_entries
-from acmo.step_data import GroupOptions, Part, RowNorms, StepOptions
+from acmo.step_data import BETA_HAT, GroupOptions, Part, RowNorms, StepOptions
 
 ROW: Final = 0  # scopes, as native/row_tensor.h has them
 COLUMN: Final = 1
@@ -24,6 +24,7 @@ SCOPE_CODES: Final = {"row": ROW, "column": COLUMN, "whole": WHOLE}
 PLAIN_TYPES = {Tensor, Parameter}
 get_dtype = attrgetter("dtype")
 CODES: Final = {**native.DTYPE_CODES, torch.int8: native.INT8_CODE}
+TABLE_ROWS: Final = len(RowNorms._fields) + 1  # of doubles that acmo_rows writes
 
 
 class RowNumbers(NamedTuple):
@@ -148,9 +149,15 @@ def step_rows(tensors: Sequence[RowTensor]) -> RowNorms:
     """Step every tensor in place. The result does not depend on the number of threads."""
     n = len(tensors)
     arguments, numbers = pack(tensors)
-    table = torch.empty(len(RowNorms._fields), n, dtype=torch.float64, device="cpu")  # whatever the default device is
+    table = torch.empty(TABLE_ROWS, n, dtype=torch.float64, device="cpu")  # whatever the default device is
     native.required().rows(arguments, numbers, table.data_ptr())
-    return RowNorms(*table)
+    return read_table(table)
+
+
+def read_table(table: Tensor) -> RowNorms:
+    """Return what acmo_rows wrote, without the row of NaN that stands for β̂ in `StepRecord.norms`."""
+    rows = table.unbind()
+    return RowNorms(*rows[:BETA_HAT], *rows[BETA_HAT + 1 :])
 
 
 def pack(tensors: Sequence[RowTensor]) -> tuple["array[int]", "array[float]"]:
@@ -180,6 +187,7 @@ def pack(tensors: Sequence[RowTensor]) -> tuple["array[int]", "array[float]"]:
         *flags,
         *[seed or 0 for seed in seeds],
         *indices,
+        *[0] * len(tensors),  # the caller counts the steps
     ]
     floats = array("d")
     for letter in zip(*numbers, strict=True):
