@@ -14,7 +14,7 @@ from torch.nn import Parameter
 
 from acmo import native
 from acmo.scopes import count_entries
-from acmo.step_data import BETA_HAT, GroupOptions, Part, RowNorms, StepOptions
+from acmo.step_data import GroupOptions, Part, RowNorms, StepOptions, read_row_table
 
 ROW: Final = 0  # scopes, as native/row_tensor.h has them
 COLUMN: Final = 1
@@ -151,13 +151,7 @@ def step_rows(tensors: Sequence[RowTensor]) -> RowNorms:
     arguments, numbers = pack(tensors)
     table = torch.empty(TABLE_ROWS, n, dtype=torch.float64, device="cpu")  # whatever the default device is
     native.required().rows(arguments, numbers, table.data_ptr())
-    return read_table(table)
-
-
-def read_table(table: Tensor) -> RowNorms:
-    """Return what acmo_rows wrote, without the row of NaN that stands for β̂ in `StepRecord.norms`."""
-    rows = table.unbind()
-    return RowNorms(*rows[:BETA_HAT], *rows[BETA_HAT + 1 :])
+    return read_row_table(table)
 
 
 def pack(tensors: Sequence[RowTensor]) -> tuple["array[int]", "array[float]"]:

@@ -5,21 +5,22 @@ need it: there a step is its Python, and every operation on a tensor counts.
 """
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import lru_cache
 from itertools import chain
-from math import inf, sqrt
-from typing import TypeVar
+from math import inf, prod, sqrt
+from operator import attrgetter
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from acmo import native
-from acmo.backends.row_kernel import CODES, PROPAGATE, SCOPE_CODES, TABLE_ROWS, UNIT, read_table
+from acmo.backends.row_kernel import CODES, PROPAGATE, SCOPE_CODES, TABLE_ROWS, UNIT
 from acmo.scopes import count_entries
 from acmo.step_data import GroupOptions, Part, StepOptions, StepRecord
 
-T = TypeVar("T", int, float)
+get_shape = attrgetter("shape")
 
 
 def is_simple(parts: Sequence[Part], groups: Sequence[GroupOptions], options: StepOptions) -> bool:
@@ -40,15 +41,13 @@ def step(parts: Sequence[Part], groups: Sequence[GroupOptions], options: StepOpt
     arguments, numbers = pack(parts, groups, options)
     table = torch.empty(TABLE_ROWS, arguments[0], dtype=torch.float64, device="cpu")
     rows_skipped = native.required().rows(arguments, numbers, table.data_ptr())
-    for part in parts:
-        increment_version([*part.params, *part.moments, *part.moment_scales])
+    increment_version([x for part in parts for x in chain(part.params, part.moments, part.moment_scales)])
     return StepRecord(
         table,
         1.0,
         True,
         (),
         tuple([(part.group, tuple(part.indices)) for part in parts]),
-        rows=read_table(table),
         row_places=tuple([(part.group, i) for part in parts for i in part.indices]),
         rows_skipped=rows_skipped,
     )
@@ -57,39 +56,48 @@ def step(parts: Sequence[Part], groups: Sequence[GroupOptions], options: StepOpt
 def pack(
     parts: Sequence[Part], groups: Sequence[GroupOptions], options: StepOptions
 ) -> tuple["array[int]", "array[float]"]:
-    """Return the arguments of acmo_rows: every column that `acmo.native.Kernel.rows` names, over all parts."""
-    flags = UNIT * options.unit_step | PROPAGATE * (options.nonfinite == "propagate")
-    integers, numbers = zip(*[pack_part(part, groups[part.group], flags) for part in parts], strict=True)
-    head = (sum([len(part.params) for part in parts]), torch.get_num_threads())
-    return array("q", (*head, *join(integers))), array("d", join(numbers))
-
-
-def pack_part(part: Part, group: GroupOptions, flags: int) -> tuple[list[Sequence[int]], list[Sequence[float]]]:
-    """Return the columns of one part: of integers, and of numbers."""
-    n, numels = len(part.params), list(map(Tensor.numel, part.params))
-    if part.scope == "whole" and not part.moment_scales:
-        rows, cols, entries = [1] * n, numels, list(map(Tensor.numel, part.owners))  # complex entries count once
-    else:
-        rows = [p.shape[0] if p.ndim > 1 else 1 for p in part.params]
-        cols = [numel // r if r else 0 for numel, r in zip(numels, rows, strict=True)]
-        entries = [count_entries(part.scope, owner.shape) for owner in part.owners]
-    addresses = [list(map(Tensor.data_ptr, xs)) for xs in (part.params, part.moments, part.grads, part.moment_scales)]
-    codes = (SCOPE_CODES[part.scope], CODES[part.params[0].dtype], CODES[part.moments[0].dtype], flags)
-    none = [0] * n
-    integers: list[Sequence[int]] = [
-        *addresses[:3],
-        addresses[3] or none,
-        rows,
-        cols,
-        *[[code] * n for code in codes],
-        *(none, none),  # seed and index of stochastic rounding
-        list(map(Tensor.data_ptr, part.steps)),
+    """Return the arguments of acmo_rows, in the order that `acmo.native.Kernel.rows` names."""
+    address, flags = Tensor.data_ptr, UNIT * options.unit_step | PROPAGATE * (options.nonfinite == "propagate")
+    counts = [len(part.params) for part in parts]
+    kinds = [(p.scope, p.params[0].dtype, p.moments[0].dtype, p.owners[0].is_complex()) for p in parts]
+    static, roots = describe(tuple(zip(kinds, [tuple(map(get_shape, p.params)) for p in parts], strict=True)), flags)
+    values = [
+        *(sum(counts), torch.get_num_threads()),
+        *[address(x) for part in parts for x in part.params],
+        *[address(x) for part in parts for x in part.moments],
+        *[address(x) for part in parts for x in part.grads],
+        *[x and address(x) for part in parts for x in part.moment_scales or [0] * len(part.params)],
+        *static,
+        *[address(x) for part in parts for x in part.steps],
     ]
-    s, theta_factor = -1.0 if group.maximize else 1.0, float(group.theta_factor)
-    letters = (s, group.coupled_decay, group.momentum, group.delta, float(group.lr), theta_factor)
-    return integers, [*[[letter] * n for letter in letters], list(map(sqrt, entries))]
+    numbers: list[float] = []
+    for letter in zip(*[read_numbers(groups[part.group]) for part in parts], strict=True):
+        for count, value in zip(counts, letter, strict=True):
+            numbers += [value] * count
+    return array("q", values), array("d", numbers + roots)
 
 
-def join(columns: Sequence[Sequence[Sequence[T]]]) -> Iterator[T]:
-    """Return the first column of every part, then the second of every part, and so on."""
-    return chain.from_iterable(chain.from_iterable(zip(*columns, strict=True)))
+def read_numbers(group: GroupOptions) -> tuple[float, ...]:
+    """Return s, λ, β, δ, α and κ."""
+    s, lr, theta_factor = -1.0 if group.maximize else 1.0, float(group.lr), float(group.theta_factor)
+    return s, group.coupled_decay, group.momentum, group.delta, lr, theta_factor
+
+
+Kind = tuple[str, torch.dtype, torch.dtype, bool]  # of a part: scope, dtypes of θ and m, whether it is complex
+
+
+@lru_cache(maxsize=256)  # at every step the same; shapes are part of the key, so that what is read cannot be too long
+def describe(parts: tuple[tuple[Kind, tuple[torch.Size, ...]], ...], flags: int) -> tuple[list[int], list[float]]:
+    """Return the columns that follow from shapes, dtypes and options, rows to index, and √n of every tensor."""
+    tensors = [(kind, shape) for kind, shapes in parts for shape in shapes]
+    rows = [shape[0] if len(shape) > 1 else 1 for _, shape in tensors]
+    columns = [prod(shape) // r if r else 0 for r, (_, shape) in zip(rows, tensors, strict=True)]
+    kinds = [kind for kind, _ in tensors]
+    codes = [
+        *[SCOPE_CODES[scope] for scope, *_ in kinds],
+        *[CODES[dtype] for _, dtype, *_ in kinds],
+        *[CODES[dtype] for _, _, dtype, _ in kinds],
+    ]
+    entries = [count_entries(scope, shape[:-1] if pairs else shape) for (scope, _, _, pairs), shape in tensors]
+    n = len(tensors)
+    return [*rows, *columns, *codes, *[flags] * n, *[0] * (2 * n)], list(map(sqrt, entries))
