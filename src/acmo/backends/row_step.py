@@ -66,7 +66,7 @@ def pack(
         *[address(x) for part in parts for x in part.params],
         *[address(x) for part in parts for x in part.moments],
         *[address(x) for part in parts for x in part.grads],
-        *[x and address(x) for part in parts for x in part.moment_scales or [0] * len(part.params)],
+        *chain(*[map(address, part.moment_scales) if part.moment_scales else [0] * len(part.params) for part in parts]),
         *static,
         *[address(x) for part in parts for x in part.steps],
     ]
