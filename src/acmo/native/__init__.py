@@ -102,9 +102,8 @@ class Kernel:
             raise MemoryError("there is no memory for the sums of a step by row")
         return skipped
 
-    @property
-    def rows_bytes(self) -> int:
-        """How much memory the last call of `rows` in this thread worked in, in bytes."""
+    def take_rows_bytes(self) -> int:
+        """Return how many bytes the last call of `rows` in this thread worked in; 0 if there was none since."""
         return int(self._library.acmo_rows_bytes())
 
     def squares(self, numel: Sequence[int], dtype: Sequence[int], x: Sequence[int], threads: int) -> array[float]:

@@ -156,7 +156,10 @@ void acmo_run_threads(int64_t threads, void (*body)(void *, int64_t, int64_t), v
 static int64_t rounded_up(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 static _Thread_local int64_t last_bytes; /* for benchmarks */
-EXPORT int64_t acmo_rows_bytes(void) { return last_bytes; }
+EXPORT int64_t acmo_rows_bytes(void) {
+    int64_t bytes = last_bytes;
+    return last_bytes = 0, bytes;
+}
 
 /* table: ACMO_REPORT + 1 rows of n doubles, the report with one row of NaN in it: where other scopes have β̂, which is not one number
  * here. Returns how many rows were skipped, or −1 without memory (nothing is changed then). */
