@@ -15,7 +15,7 @@ from acmo.optimizer import ACMo
 from acmo.options import check_groups
 from acmo.projections import couples_parameters
 from acmo.sharding import is_dtensor
-from acmo.step_data import NORM_ROWS, GroupOptions, NonFiniteGradient, RowNorms, StepRecord
+from acmo.step_data import NORM_ROWS, GroupOptions, NonFiniteGradient, RowNorms, StepRecord, read_rows
 
 Place = tuple[int, int]  # group, and position in it
 Self = TypeVar("Self", bound="StepsInBackward")
@@ -187,7 +187,7 @@ class StepsInBackward(ACMo):
                 f"gradients were complete before have stepped",
             )
             raise error from None
-        by_row = record.rows is not None
+        by_row = read_rows(record) is not None
         cached.remember(parts, [None if by_row else record.moment_sqs])
         self._cached[p] = cached
         return record._replace(moment_sqs=(), places=((k, (i,)),), row_places=(place,) if by_row else ())
@@ -299,8 +299,9 @@ def merge_records(records: Mapping[Place, StepRecord]) -> tuple[StepRecord, Tens
     device = first.norms.device
     norms = torch.cat([record.norms[:NORM_ROWS].to(device) for record in own], dim=1)
     rows: RowNorms | None = None
-    if first.rows is not None:
-        fields = zip(*[record.rows for record in own if record.rows is not None], strict=True)
+    all_rows = [own_rows for record in own if (own_rows := read_rows(record)) is not None]
+    if all_rows:
+        fields = zip(*all_rows, strict=True)
         rows = RowNorms(*(torch.cat([x.to(device) for x in field]) for field in fields))
     applied: Tensor | bool = True
     skipped: Tensor | int = 0

@@ -10,7 +10,7 @@ from torch._compile import _disable_dynamo
 from torch.optim.optimizer import ParamsT
 
 from acmo import algorithm, native
-from acmo.backends import c_kernel, foreach, foreach_rows, kernel_ops, row_kernel, rows, two_pass
+from acmo.backends import c_kernel, foreach, foreach_rows, kernel_ops, row_kernel, row_step, rows, two_pass
 from acmo.gather import GroupLists, fill_lists, read_options, split_into_parts
 from acmo.newton_schulz import DEFAULT_STEPS
 from acmo.options import check_group, check_groups
@@ -290,6 +290,8 @@ class ACMo(StatefulOptimizer):
             kernels = [usable and row_kernel.can_step(part, groups[part.group]) for part in parts]
             if wide["fused"]:
                 row_kernel.require([part for part, kernel in zip(parts, kernels, strict=True) if not kernel])
+            if parts and all(kernels) and row_step.is_simple(parts, groups, options):
+                return row_step.step
             ways = [row_kernel.step_part if kernel else foreach_rows.step_part for kernel in kernels]
             return partial(rows.step, ways=ways)
         on_one_rank = (

@@ -120,6 +120,7 @@ class StepRecord(NamedTuple):
     rows: RowNorms | None = None  # by row: of the tensors of `row_places`
     row_places: tuple[tuple[int, int], ...] = ()  # (group, position) of each
     late: bool = False  # sharded: ‖m_t‖² over all ranks arrives with the next step's message
+    rows_skipped: int | None = None  # by `acmo.backends.row_step`, whose `norms` hold the rows' report: see `read_rows`
 
 
 class TensorNorms(NamedTuple):
@@ -160,6 +161,17 @@ class NonFiniteGradient(FloatingPointError):
             who = f"parameter {names[i]!r}" if names else f"parameter {number} (group {group}, position {i})"
             self.args = (f"the gradient of {who} is not finite; nothing was changed",)
         return self
+
+
+def read_rows(record: StepRecord) -> RowNorms | None:
+    """Return what a step by row reports, None at other scopes. To make these views is a good part of a small step."""
+    return record.rows if record.rows_skipped is None else read_row_table(record.norms)
+
+
+def read_row_table(table: Tensor) -> RowNorms:
+    """Return what acmo_rows wrote, without its row of NaN, which stands for β̂ in `StepRecord.norms`."""
+    rows = table.unbind()
+    return RowNorms(*rows[:BETA_HAT], *rows[BETA_HAT + 1 :])
 
 
 def scalar_dtype(device: torch.device) -> torch.dtype:

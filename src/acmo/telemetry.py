@@ -18,6 +18,7 @@ from acmo.step_data import (
     RowNorms,
     StepRecord,
     TensorNorms,
+    read_rows,
     scalar_dtype,
 )
 
@@ -62,7 +63,9 @@ class StepLog:
     def enter(self, record: StepRecord) -> None:
         """Enter a step, without waiting for it."""
         applied = record.applied
-        if record.rows is not None and applied is not False:  # rows are skipped by themselves, though the step is taken
+        if record.rows_skipped:  # rows are skipped by themselves, though the step is taken
+            self.skipped = 1 if self.skipped is None else self.skipped + 1
+        elif record.rows is not None and applied is not False:
             any_skipped = record.rows.skipped.sum() > 0
             any_skipped = any_skipped if applied is True else any_skipped & applied
             self.skipped = any_skipped.int() if self.skipped is None else self.skipped + any_skipped
@@ -159,9 +162,10 @@ def telemetry(log: StepLog, norm_scope: str, skipped_steps: int) -> dict[str, An
         )
         for now, then in zip([whole, *scopes], [old_whole, *old_scopes], strict=True):
             now.update({key: then.get(key, math.nan) for key in LATE_KEYS})
-    if record.rows is not None:
-        whole = whole_of_rows(record.rows)
-        whole["tensors"] = report_rows(record)
+    rows = read_rows(record)
+    if rows is not None:
+        whole = whole_of_rows(rows)
+        whole["tensors"] = report_rows(rows, record.row_places)
     whole |= {"clip_scale": float(record.clip_scale), "skipped_steps": skipped_steps}
     return {**whole, "scopes": scopes} if norm_scope in ("group", "tensor") else whole
 
@@ -193,12 +197,11 @@ def whole_of_rows(rows: RowNorms) -> dict[str, Any]:
     }
 
 
-def report_rows(record: StepRecord) -> list[dict[str, Any]]:
+def report_rows(rows: RowNorms, places: Sequence[tuple[int, int]]) -> list[dict[str, Any]]:
     """Return per parameter the least and the mean cosine between step and gradient, and the share of turned rows."""
-    assert record.rows is not None
     report = []
-    columns = zip(*(field.tolist() for field in record.rows), strict=True)
-    for (group, i), column in sorted(zip(record.row_places, columns, strict=True), key=lambda pair: pair[0]):
+    columns = zip(*(field.tolist() for field in rows), strict=True)
+    for (group, i), column in sorted(zip(places, columns, strict=True), key=lambda pair: pair[0]):
         own = dict(zip(RowNorms._fields, column, strict=True))
         report.append(
             {

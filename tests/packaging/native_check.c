@@ -120,7 +120,7 @@ static int64_t norm_of(int scope, int64_t i, int64_t cols) { return scope == ROW
 static void check_rows(const int64_t shape[2], int scope, int pd, int md, int offset, int64_t threads, const double c[5]) {
     int64_t rows = shape[0], cols = shape[1], numel = rows * cols;
     int64_t norms = !numel ? 0 : scope == ROW ? rows : scope == COLUMN ? cols : 1;
-    double root_n = norms ? sqrt((double)(numel / norms)) : 1, beta = 0.9, table[10];
+    double root_n = norms ? sqrt((double)(numel / norms)) : 1, beta = 0.9, table[11];
     buffer p = make(pd, numel, offset), m = make(md, numel, offset), g = make(pd, numel, offset);
     float *scales = malloc((size_t)(rows + 1) * sizeof *scales);
     double *theta = malloc((size_t)(numel + 1) * sizeof *theta), *moment = malloc((size_t)(numel + 1) * sizeof *moment);
@@ -132,7 +132,7 @@ static void check_rows(const int64_t shape[2], int scope, int pd, int md, int of
         sum[0] += fresh * fresh, sum[1] += fresh * moment[i], sum[2] += moment[i] * moment[i], sum[3] += raw * raw;
     }
     int64_t arguments[] = {1, threads, (int64_t)(intptr_t)p.data, (int64_t)(intptr_t)m.data, (int64_t)(intptr_t)g.data,
-                           (int64_t)(intptr_t)scales, rows, cols, scope, pd, md, 1, 0, 0};
+                           (int64_t)(intptr_t)scales, rows, cols, scope, pd, md, 1, 0, 0, 0};
     double numbers[] = {c[0], c[1], beta, 0, c[4], c[3], root_n};
     expect(acmo_rows(arguments, numbers, table) == 0, "memory", pd, md, numel);
     int close = 1;
@@ -149,7 +149,7 @@ static void check_rows(const int64_t shape[2], int scope, int pd, int md, int of
         close &= fabs(new_p - after) <= fabs(after) * EPS[pd] + 1e-4 * c[4] * root_n + 1e-6 + (pd == F16) * 0x1p-24;
     }
     expect(close, scope == ROW ? "rows" : scope == COLUMN ? "columns" : "whole", pd, md, numel);
-    expect(table[4] == (double)norms, "number of rows", pd, md, numel);
+    expect(table[5] == (double)norms, "number of rows", pd, md, numel);
     free(p.block), free(m.block), free(g.block), free(scales), free(theta), free(moment), free(sums);
 }
 

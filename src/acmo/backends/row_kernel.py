@@ -17,7 +17,7 @@ from acmo.backends.spectral import find_directions, find_lengths, measure_cosine
 from acmo.quantise import dequantise, quantise
 from acmo.rounding import find_first_index, rounding_seed, rounds_randomly, write_params
 from acmo.scopes import count_entries
-from acmo.step_data import GroupOptions, Part, RowNorms, StepOptions
+from acmo.step_data import GroupOptions, Part, RowNorms, StepOptions, read_row_table
 
 ROW: Final = 0  # scopes, as native/row_tensor.h has them
 COLUMN: Final = 1
@@ -27,6 +27,7 @@ SCOPE_CODES: Final = {"row": ROW, "column": COLUMN, "whole": WHOLE}
 PLAIN_TYPES = {Tensor, Parameter}
 get_dtype = attrgetter("dtype")
 CODES: Final = {**native.DTYPE_CODES, torch.int8: native.INT8_CODE}
+TABLE_ROWS: Final = len(RowNorms._fields) + 1  # of doubles that acmo_rows writes
 
 
 class RowNumbers(NamedTuple):
@@ -206,9 +207,9 @@ def step_rows(tensors: Sequence[RowTensor]) -> RowNorms:
     """Step every tensor in place. The result does not depend on the number of threads."""
     n = len(tensors)
     arguments, numbers = pack(tensors)
-    table = torch.empty(len(RowNorms._fields), n, dtype=torch.float64, device="cpu")  # whatever the default device is
+    table = torch.empty(TABLE_ROWS, n, dtype=torch.float64, device="cpu")  # whatever the default device is
     native.required().rows(arguments, numbers, table.data_ptr())
-    return RowNorms(*table)
+    return read_row_table(table)
 
 
 def pack(tensors: Sequence[RowTensor]) -> tuple["array[int]", "array[float]"]:
@@ -238,6 +239,7 @@ def pack(tensors: Sequence[RowTensor]) -> tuple["array[int]", "array[float]"]:
         *flags,
         *[seed or 0 for seed in seeds],
         *indices,
+        *[0] * len(tensors),  # the caller counts the steps
     ]
     floats = array("d")
     for letter in zip(*numbers, strict=True):

@@ -2,13 +2,12 @@
 
 import argparse
 import json
-import math
 import os
 import platform
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -16,16 +15,16 @@ import torch
 import acmo
 from acmo import native
 from acmo.bench.contenders import COMPILED, contenders
+from acmo.bench.measure import Ratio
 from acmo.bench.run import SetResult, bfloat16, linear_cost, measure_set
 from acmo.bench.sets import SETS, ParameterSet
 from acmo.bench.spectral import measure_spectral, report_spectral
 from acmo.bench.table import report
 from acmo.bench.targets import HALF, LINEAR, verdicts
 
-QUICK, QUICK_SECONDS = ("10k", "1000x1000", "resnet50"), 2.0  # a set, beside building it
+QUICK = ("10k", "resnet50")
+ROUNDS_LARGE, ROUNDS_SMALL, ROUNDS_PAIR = 30, 400, 20  # small sets cost little and scatter much
 ROUNDS_SPECTRAL = 7
-# (quick, full): small sets cost little and scatter much.
-ROUNDS_LARGE, ROUNDS_SMALL, ROUNDS_PAIR = (5, 30), (100, 400), (5, 20)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,12 +41,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results: list[SetResult] = []
     for which in options.sets:
         bar = Bar(f"[{len(results) + 1}/{len(options.sets)}] {which.label}")
-        chosen = contenders(options.compiled, slow=not (options.quick and which.large))
-        seconds = QUICK_SECONDS if options.quick else math.inf
-        results.append(measure_set(which, chosen, rounds(options, which), bar, seconds=seconds))
+        chosen = contenders(options.compiled, targets_only=options.quick)
+        results.append(measure_set(which, chosen, rounds(options, which), bar))
         bar.close()
-    keys, pair_rounds = {which.key for which in options.sets}, options.rounds or ROUNDS_PAIR[not options.quick]
-    pairs: dict[str, float | None] = {}
+    keys, pair_rounds = {which.key for which in options.sets}, options.rounds or ROUNDS_PAIR
+    pairs: dict[str, Ratio | None] = {}
     for key, name, compare in (("transformer", HALF, bfloat16), ("100m", LINEAR, linear_cost)):
         if key in keys:
             bar = Bar(name)
@@ -58,9 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         content = {
             "machine": about,
             "threads": torch.get_num_threads(),
-            "sets": {result.key: asdict(result) for result in results},
-            "pairs": pairs,
-            "targets": [{**asdict(verdict), "met": verdict.met} for verdict in found],
+            "sets": {result.key: asdict(replace(result, times=[])) for result in results},
+            "pairs": {name: ratio and asdict(ratio) for name, ratio in pairs.items()},
+            "targets": [{**asdict(verdict), "met": verdict.met, "said": verdict.said} for verdict in found],
         }
         options.json.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     for line in report(about, results, found, torch.get_num_threads(), options.markdown):
@@ -70,7 +68,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m acmo.bench", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help=f"about 20 s: few rounds, by default on {','.join(QUICK)}")
+    parser.add_argument(
+        "--quick", action="store_true", help=f"about 20 s: what the targets compare, on {','.join(QUICK)}"
+    )
     parser.add_argument("--sets", help=f"some of {','.join(SETS)}")
     parser.add_argument("--rounds", type=int, help="rounds a set (a full run: 30, for small sets 400)")
     parser.add_argument("--threads", type=int, help="threads (default: torch's)")
@@ -94,8 +94,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def rounds(options: argparse.Namespace, which: ParameterSet) -> int:
-    both = ROUNDS_LARGE if which.large else ROUNDS_SMALL
-    return int(options.rounds or both[not options.quick])
+    return int(options.rounds or (ROUNDS_LARGE if which.large else ROUNDS_SMALL))
 
 
 def machine() -> dict[str, str]:

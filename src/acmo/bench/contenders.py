@@ -1,7 +1,8 @@
 """The optimizers that are compared: each is built on parameters of its own and gives a step to call."""
 
+import math
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,8 @@ from torch.nn.utils import clip_grad_norm_
 
 from acmo import native
 from acmo.optimizer import ACMo
+from acmo.row_acmo import RowACMo
+from acmo.scopes import resolve_scope
 
 LR = 1e-4
 # Beyond the gradient's norm: the clipping is done in full and multiplies by 1, which leaves the shared gradients alone.
@@ -20,9 +23,12 @@ SGD, ADAMW, PLAIN = "SGD-momentum fused", "AdamW fused", "plain update (C)"
 FUSED, CLIPPED, COUPLED = "ACMo fused", "ACMo fused, max_grad_norm", "ACMo fused, coupled decay"
 ADAMW_CLIPPED, COMPILED = "AdamW fused + clip_grad_norm_", "ACMo compiled"
 REFERENCE = "ACMo reference"
+ROWS, ROWS_INT8 = "RowACMo fused", "RowACMo fused, int8 moments"
 # Measured in every batch: what the others are compared with.
 ANCHORS = (SGD, ADAMW, PLAIN)
-NATIVE = (PLAIN, FUSED, CLIPPED, COUPLED)
+NATIVE = (PLAIN, FUSED, CLIPPED, COUPLED, ROWS, ROWS_INT8)
+# What the targets compare, and all that a quick run measures.
+TARGETS = (*ANCHORS, *NATIVE, ADAMW_CLIPPED)
 
 
 @dataclass
@@ -45,20 +51,25 @@ class Contender:
         that makes more passes moves more, and shows fewer GB/s here.
       moments: words of state a parameter, for the plan of what fits into memory together.
       build: makes it on parameters that have gradients.
+      table_words: read and written in addition by parameters that go by column.
     """
 
     name: str
-    words: int
-    moments: int
+    words: float
+    moments: float
     build: Callable[[list[Tensor]], Instance]
+    table_words: float = 0.0
+
+    def words_on(self, shapes: Sequence[Sequence[int]]) -> float:
+        """Return the words per parameter on a set, whose tables go by column with scope "auto"."""
+        by_column = sum(math.prod(shape) for shape in shapes if resolve_scope("auto", shape) == "column")
+        return self.words + self.table_words * by_column / sum(map(math.prod, shapes))
 
 
-def contenders(compiled: bool = False, slow: bool = True) -> list[Contender]:
+def contenders(compiled: bool = False, targets_only: bool = False) -> list[Contender]:
     """All that can run here; those that need the C kernel only where it is."""
-    out = (
-        (() if compiled else (COMPILED,)) + (() if slow else (REFERENCE,)) + (NATIVE if native.kernel() is None else ())
-    )
-    return [c for c in table() if c.name not in out]
+    out = (() if compiled else (COMPILED,)) + (NATIVE if native.kernel() is None else ())
+    return [c for c in table() if c.name not in out and (not targets_only or c.name in (*TARGETS, COMPILED))]
 
 
 def table() -> list[Contender]:
@@ -68,6 +79,8 @@ def table() -> list[Contender]:
         Contender(ADAMW, 7, 2, lambda p: of(torch.optim.AdamW(p, lr=LR, fused=True))),
         Contender(PLAIN, 5, 1, plain_update),
         Contender(FUSED, 6, 1, lambda p: of(ACMo(p, lr=LR, fused=True))),
+        Contender(ROWS, 5, 1, lambda p: of(RowACMo(p, lr=LR, fused=True)), table_words=2),
+        Contender(ROWS_INT8, 3.5, 0.25, int8_rows, table_words=1.25),
         Contender(CLIPPED, 6, 1, lambda p: of(ACMo(p, lr=LR, fused=True, max_grad_norm=MAX_NORM))),
         Contender(ADAMW_CLIPPED, 10, 2, adamw_and_clip),
         Contender(COUPLED, 7, 1, lambda p: of(ACMo(p, lr=LR, fused=True, weight_decay=1e-4))),
@@ -89,6 +102,10 @@ def of(opt: torch.optim.Optimizer, step: Callable[[], Any] | None = None) -> Ins
         opt.step if step is None else step,
         lambda: (x for state in opt.state.values() for x in state.values() if isinstance(x, Tensor)),
     )
+
+
+def int8_rows(params: list[Tensor]) -> Instance:
+    return of(RowACMo(params, lr=LR, fused=True, momentum_dtype=torch.int8))
 
 
 def adamw_and_clip(params: list[Tensor]) -> Instance:

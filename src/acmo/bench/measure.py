@@ -2,13 +2,12 @@
 
 import gc
 import json
-import math
 import os
 import random
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,8 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from acmo import native
+
 Step = Callable[[], Any]
 
 # A contender this many times as slow as their median takes part in fewer rounds, but in FEWEST of them at least.
@@ -26,19 +27,41 @@ SLOW, FEWEST = 4, 5
 
 @dataclass(frozen=True)
 class Times:
-    """Median and quartiles of so many steps, in milliseconds."""
+    """Median and quartiles of so many steps, in milliseconds; and the seconds of each, by its round."""
 
     ms: float
     q1_ms: float
     q3_ms: float
     steps: int
+    by_round: Mapping[int, float]
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """The ratio of two medians, and the quartiles of the ratios within each round that both took part in."""
+
+    value: float
+    low: float
+    high: float
+    steps: int
+
+    def convert(self, function: Callable[[float], float]) -> "Ratio":
+        """Return a monotonic function of it."""
+        low, high = sorted((function(self.low), function(self.high)))
+        return Ratio(function(self.value), low, high, self.steps)
+
+
+def compare(a: Times, b: Times) -> Ratio:
+    """Return a / b. What disturbs a round disturbs both, so ratios within rounds scatter less than the times do."""
+    ratios = [seconds / b.by_round[r] for r, seconds in a.by_round.items() if r in b.by_round]
+    low, high = find_quartiles(ratios)
+    return Ratio(a.ms / b.ms, low, high, len(ratios))
 
 
 def interleave(
     steps: Mapping[str, Step],
     rounds: int,
     tick: Callable[[], None] = lambda: None,
-    seconds: float = math.inf,
 ) -> dict[str, Times]:
     """Time steps in rounds, one of each a round, so that whatever else the machine does meets all of them alike.
 
@@ -49,23 +72,19 @@ def interleave(
       steps: what to time, by name.
       rounds: so many.
       tick: called after every round.
-      seconds: after so long, no further round begins.
     """
     pause = pauses(steps, rounds)
-    taken: dict[str, list[float]] = {name: [] for name in steps}
+    taken: dict[str, dict[int, float]] = {name: {} for name in steps}
     order = random.Random(0)
     gc.collect()
     gc.disable()
-    begin = perf_counter()
     try:
         for r in range(rounds):
             names = [name for name in steps if r % pause[name] == 0]
             order.shuffle(names)
             for name in names:
-                taken[name].append(timed(steps[name]))
+                taken[name][r] = timed(steps[name])
             tick()
-            if perf_counter() - begin > seconds:
-                break
     finally:
         gc.enable()
     return {name: spread(values) for name, values in taken.items()}
@@ -88,12 +107,18 @@ def timed(step: Step) -> float:
     return perf_counter() - begin
 
 
-def spread(seconds: list[float]) -> Times:
-    """The quartiles are among the values, or between two of them."""
-    if len(seconds) == 1:
-        return Times(1e3 * seconds[0], 1e3 * seconds[0], 1e3 * seconds[0], 1)
-    q1, _, q3 = statistics.quantiles(seconds, n=4, method="inclusive")
-    return Times(1e3 * statistics.median(seconds), 1e3 * q1, 1e3 * q3, len(seconds))
+def spread(by_round: Mapping[int, float]) -> Times:
+    seconds = list(by_round.values())
+    q1, q3 = find_quartiles(seconds)
+    return Times(1e3 * statistics.median(seconds), 1e3 * q1, 1e3 * q3, len(seconds), by_round)
+
+
+def find_quartiles(values: Sequence[float]) -> tuple[float, float]:
+    """Return the first and third quartile: they are among the values, or between two of them."""
+    if len(values) == 1:
+        return values[0], values[0]
+    q1, _, q3 = statistics.quantiles(values, n=4, method="inclusive")
+    return q1, q3
 
 
 def triad(repeats: int, entries: int = 2**25) -> float:
@@ -125,9 +150,12 @@ def silent_stderr() -> Iterator[None]:
 def peak_extra(step: Step) -> int:
     """The most bytes that tensors made within a step take at one time, beyond what was there before it.
 
-    As torch's allocator tells the profiler. The kernel's own scratch (a double a chunk) comes from malloc and is not in
-    it.
+    As torch's allocator tells the profiler, and what a call by row of the C kernel reports. Of its other calls the
+    scratch (a double a chunk) comes from malloc and is not in it.
     """
+    kernel = native.kernel()
+    if kernel is not None:
+        kernel.take_rows_bytes()  # of earlier steps
     with silent_stderr(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
         step()
     with tempfile.TemporaryDirectory() as folder:
@@ -138,4 +166,4 @@ def peak_extra(step: Step) -> int:
     for event in sorted((e for e in events if e.get("name") == "[memory]"), key=lambda e: float(e["ts"])):
         now += event["args"]["Bytes"]
         peak = max(peak, now)
-    return peak
+    return peak + (0 if kernel is None else kernel.take_rows_bytes())

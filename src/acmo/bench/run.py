@@ -1,6 +1,5 @@
 """The measurements: all contenders on a set, in batches that fit into memory, and ACMo compared with itself twice."""
 
-import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +8,7 @@ import torch
 
 from acmo import native
 from acmo.bench.contenders import ADAMW, ANCHORS, COMPILED, FUSED, PLAIN, SGD, Contender, Instance, table
-from acmo.bench.measure import Times, interleave, peak_extra, triad
+from acmo.bench.measure import Ratio, Times, compare, interleave, peak_extra, triad
 from acmo.bench.sets import SETS, ParameterSet, single
 
 # Words a parameter that a step may allocate while it lasts (the reference's copies): kept free by the plan.
@@ -31,7 +30,7 @@ class Row:
     plain_ms: float  # the faster of the two that do it: the kernel's pass 2 and fused SGD-momentum
     to_sgd: float
     to_adamw: float
-    words: int
+    words: float
     gb_s: float
     triad_percent: float
     plain_percent: float
@@ -52,9 +51,15 @@ class SetResult:
     batches: int
     rows: list[Row] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)  # who cannot run here, and why
+    times: list[dict[str, Times]] = field(default_factory=list)  # of each batch
 
     def row(self, name: str) -> Row | None:
         return next((row for row in self.rows if row.name == name), None)
+
+    def compare(self, name: str, other: str) -> Ratio | None:
+        """Return the time of one contender over that of another; None unless a batch has both."""
+        batch = next((times for times in self.times if name in times and other in times), None)
+        return None if batch is None else compare(batch[name], batch[other])
 
 
 def budget() -> float:
@@ -88,7 +93,6 @@ def measure_set(
     rounds: int,
     tick: Callable[[float], None] = lambda fraction: None,
     limit: float | None = None,
-    seconds: float = math.inf,
 ) -> SetResult:
     """All chosen contenders on one set.
 
@@ -98,7 +102,6 @@ def measure_set(
       rounds: so many in each batch.
       tick: hears what fraction is done.
       limit: bytes that a batch may take; what this machine has by default.
-      seconds: a batch begins no further round after so long.
     """
     n, batches = which.parameters, plan(chosen, which.parameters, budget() if limit is None else limit)
     bandwidth = triad(min(rounds, 15))
@@ -119,18 +122,21 @@ def measure_set(
             except Exception as error:  # whatever the compiler lacks, the others are worth measuring
                 result.left_out[COMPILED] = f"{type(error).__name__}: {str(error).splitlines()[0]}"
                 del made[COMPILED]
-        times = interleave({name: made[name].step for name in made}, rounds, one, seconds)
+        times = interleave({name: made[name].step for name in made}, rounds, one)
+        result.times.append(times)
         for c in batch:
             if c.name in made and (k == 0 or c.name not in ANCHORS):
-                result.rows.append(row(c, made[c.name], times, k, n, bandwidth))
+                result.rows.append(row(c, c.words_on(which.shapes), made[c.name], times, k, n, bandwidth))
         made.clear()  # before the next batch is built
     return result
 
 
-def row(c: Contender, instance: Instance, times: dict[str, Times], batch: int, n: int, bandwidth: float) -> Row:
+def row(
+    c: Contender, words: float, instance: Instance, times: dict[str, Times], batch: int, n: int, bandwidth: float
+) -> Row:
     own, sgd, adamw = times[c.name], times[SGD].ms, times[ADAMW].ms
     plain = min(times[name].ms for name in (PLAIN, SGD) if name in times)
-    gb_s = 4 * c.words * n / (1e6 * own.ms)
+    gb_s = 4 * words * n / (1e6 * own.ms)
     return Row(
         c.name,
         own.ms,
@@ -143,25 +149,25 @@ def row(c: Contender, instance: Instance, times: dict[str, Times], batch: int, n
         plain_ms=plain,
         to_sgd=own.ms / sgd,
         to_adamw=own.ms / adamw,
-        words=c.words,
+        words=words,
         gb_s=gb_s,
         triad_percent=100 * gb_s / bandwidth,
-        plain_percent=100 * c.words / own.ms * plain / 5,
+        plain_percent=100 * words / own.ms * plain / 5,
         state_bytes=sum(x.numel() * x.element_size() for x in instance.state()) / n,
         peak_bytes=peak_extra(instance.step),
     )
 
 
-def bfloat16(rounds: int) -> float | None:
+def bfloat16(rounds: int) -> Ratio | None:
     """Time of a fused step on Transformer-base in bfloat16, over that in float32."""
     times = acmo_on({"float32": SETS["transformer"], "bfloat16": SETS["transformer"]}, rounds)
-    return None if times is None else times["bfloat16"].ms / times["float32"].ms
+    return None if times is None else compare(times["bfloat16"], times["float32"])
 
 
-def linear_cost(rounds: int) -> float | None:
+def linear_cost(rounds: int) -> Ratio | None:
     """Time of a fused step on one tensor of 100 M, over four times that of 25 M."""
     times = acmo_on({"100": single(100_000_000), "25": single(25_000_000)}, rounds)
-    return None if times is None else times["100"].ms / (4 * times["25"].ms)
+    return None if times is None else compare(times["100"], times["25"]).convert(lambda ratio: ratio / 4)
 
 
 def acmo_on(sets: dict[str, ParameterSet], rounds: int) -> dict[str, Times] | None:

@@ -136,6 +136,7 @@ SETS = {
         make("resnet50", "ResNet-50", resnet50),
         make("transformer", "Transformer-base", transformer_base),
         single(100_000_000),
+        make("10000x10000", "one matrix of 10,000 x 10,000", lambda: iter([(10_000, 10_000)])),
         make("gpt2", "GPT-2 small", gpt2_small),
     )
 }

@@ -35,7 +35,7 @@ def cells(row: Row) -> list[str]:
         f"{number(row.q1_ms)}–{number(row.q3_ms)}",
         f"{row.to_sgd:.2f}",
         f"{row.to_adamw:.2f}",
-        str(row.words),
+        f"{row.words:.3g}",
         f"{row.gb_s:.1f}",
         f"{row.triad_percent:.0f}",
         f"{row.plain_percent:.0f}",
@@ -61,11 +61,8 @@ def heading(result: SetResult) -> str:
 def verdict_cells(verdict: Verdict) -> list[str]:
     bounds = [f">= {verdict.least:g}" if verdict.least is not None else ""]
     bounds.append(f"<= {verdict.most:g}" if verdict.most is not None else "")
-    if verdict.value is None:
-        value, said = "–", "not measured"
-    else:
-        value, said = f"{verdict.value:.2f}", "met" if verdict.met else "NOT met"
-    return [verdict.where, verdict.what, " and ".join(filter(None, bounds)), value, said]
+    value = "–" if verdict.value is None else f"{verdict.value:.2f}"
+    return [verdict.where, verdict.what, " and ".join(filter(None, bounds)), value, verdict.said]
 
 
 def report(

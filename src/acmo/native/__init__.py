@@ -20,7 +20,7 @@ import torch
 
 __all__ = ["DTYPE_CODES", "INT8_CODE", "Kernel", "kernel", "required", "why_missing"]
 
-ABI: Final = 4
+ABI: Final = 5
 NAME: Final = "libacmo_kernel.so"
 DTYPE_CODES: Final[dict[torch.dtype, int]] = {
     torch.float32: 0,
@@ -63,6 +63,7 @@ class Kernel:
         self.step = library.acmo_step
         library.acmo_rows.argtypes = [pointer] * 3
         library.acmo_rows.restype = integer
+        library.acmo_rows_bytes.restype = integer
         library.acmo_isa.restype = ctypes.c_char_p
         library.acmo_set_isa.argtypes = [ctypes.c_char_p]
         self.path = path
@@ -81,20 +82,29 @@ class Kernel:
         """Use another instruction set (for tests; all give the same bits); False if this CPU or build lacks it."""
         return bool(self._library.acmo_set_isa(name.encode()))
 
-    def rows(self, arguments: array[int], numbers: array[float], table: int) -> None:
-        """Step n tensors by row, by column or whole, in place; :mod:`acmo.backends.row_kernel` packs the arguments.
+    def rows(self, arguments: array[int], numbers: array[float], table: int) -> int:
+        """Step n tensors by row, by column or whole, in place; return how many rows were skipped.
+
+        :mod:`acmo.backends.row_kernel` packs the arguments.
 
         Args:
           arguments: n and the most threads to use, then n each of: ``data_ptr()`` of θ, m, g and of the float32 scales
             (0 without), rows, columns, scope (0 row, 1 column, 2 whole), code of the dtype of θ and g, code of m's
-            (``INT8_CODE`` too), flags (1 unit, 2 propagate, 4 stochastic rounding), seed, index of the first entry.
+            (``INT8_CODE`` too), flags (1 unit, 2 propagate, 4 stochastic rounding), seed, index of the first entry,
+            ``data_ptr()`` of a float32 step to add 1 to (0 without).
           numbers: n each of s, λ, β, δ, α, κ and √n.
-          table: address of 10 rows of n doubles that are written: Σ‖s g‖², ΣG², ΣM², Σ‖m_t‖², rows, rows that took
-            part, rows skipped, the smallest cosine between step and gradient (∞ without rows), Σ cosines, rows with
-            ⟨g, m⟩ < 0. The sums are of the rows that took part.
+          table: address of 11 rows of n doubles that are written: Σ‖s g‖², ΣG², ΣM², Σ‖m_t‖², NaN, rows, rows that
+            took part, rows skipped, the smallest cosine between step and gradient (∞ without rows), Σ cosines, rows
+            with ⟨g, m⟩ < 0. The sums are of the rows that took part.
         """
-        if self._rows(_at(arguments), _at(numbers), table) < 0:
+        skipped: int = self._rows(_at(arguments), _at(numbers), table)
+        if skipped < 0:
             raise MemoryError("there is no memory for the sums of a step by row")
+        return skipped
+
+    def take_rows_bytes(self) -> int:
+        """Return how many bytes the last call of `rows` in this thread worked in; 0 if there was none since."""
+        return int(self._library.acmo_rows_bytes())
 
     def squares(self, numel: Sequence[int], dtype: Sequence[int], x: Sequence[int], threads: int) -> array[float]:
         """Pass 1 without decay: Σx² of each tensor, in double.

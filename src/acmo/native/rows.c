@@ -23,9 +23,9 @@ enum {
     SERIAL_BELOW = 32768, /* entries; torch's grain size */
 };
 
-/* The arguments: N, THREADS, then n each of P … INDEX; the numbers: n each of S … ROOT_N. See acmo/backends/row_kernel.py. */
+/* The arguments: N, THREADS, then n each of P … STEP; the numbers: n each of S … ROOT_N. See acmo/backends/row_kernel.py. */
 enum { N, THREADS, HEAD };
-enum { P, M, G, SCALES, ROWS, COLS, SCOPE, P_DTYPE, M_DTYPE, FLAGS, SEED, INDEX };
+enum { P, M, G, SCALES, ROWS, COLS, SCOPE, P_DTYPE, M_DTYPE, FLAGS, SEED, INDEX, STEP };
 enum { S, LAMBDA, BETA, DELTA, ALPHA, KAPPA, ROOT_N };
 enum { UNIT_STEP = 1, PROPAGATE = 2, ROUNDS_RANDOMLY = 4 };
 
@@ -155,7 +155,14 @@ void acmo_run_threads(int64_t threads, void (*body)(void *, int64_t, int64_t), v
 
 static int64_t rounded_up(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
-/* table: ACMO_REPORT rows of n doubles, in that order. Returns 0, or −1 without memory (nothing is changed then). */
+static _Thread_local int64_t last_bytes; /* for benchmarks */
+EXPORT int64_t acmo_rows_bytes(void) {
+    int64_t bytes = last_bytes;
+    return last_bytes = 0, bytes;
+}
+
+/* table: ACMO_REPORT + 1 rows of n doubles, the report with one row of NaN in it: where other scopes have β̂, which is not one number
+ * here. Returns how many rows were skipped, or −1 without memory (nothing is changed then). */
 EXPORT int64_t acmo_rows(const int64_t *arguments, const double *numbers, double *table) {
     call c = {.n = arguments[N], .arguments = arguments, .numbers = numbers, .loops = acmo_current_row_loops()};
     int64_t threads = acmo_may_use_threads() ? arguments[THREADS] : 1, entries = 0, shared = 0;
@@ -182,8 +189,10 @@ EXPORT int64_t acmo_rows(const int64_t *arguments, const double *numbers, double
     int64_t report_bytes = rounded_up(c.units * ACMO_REPORT * (int64_t)sizeof(double));
     char *memory = aligned_alloc(64, (size_t)(report_bytes + threads * c.buffer_stride + shared + 64));
     if (!memory) return free(firsts), -1;
+    last_bytes = report_bytes + threads * c.buffer_stride + shared + 64 + (2 * c.n + 2) * (int64_t)sizeof *firsts;
     c.reports = (double *)memory, c.buffers = memory + report_bytes, c.scratch = c.buffers + threads * c.buffer_stride;
 
+    int64_t rows_skipped = 0;
     if (c.units) acmo_run_threads(used, step_share, &c);
     for (int64_t i = 0; i < c.n; i++) {
         double report[ACMO_REPORT];
@@ -194,8 +203,12 @@ EXPORT int64_t acmo_rows(const int64_t *arguments, const double *numbers, double
             else acmo_step_split(&t, threads, c.scratch, c.buffers, c.buffer_stride, report);
         }
         for (int64_t u = c.first_unit[i]; u < c.first_unit[i + 1]; u++) acmo_add_report(report, c.reports + u * ACMO_REPORT);
-        for (int k = 0; k < ACMO_REPORT; k++) table[k * c.n + i] = report[k];
+        for (int k = 0; k < ACMO_REPORT; k++) table[(k < ACMO_ROWS ? k : k + 1) * c.n + i] = report[k];
+        table[ACMO_ROWS * c.n + i] = NAN;
+        rows_skipped += (int64_t)report[ACMO_ROWS_SKIPPED];
+        float *step = (float *)(intptr_t)arguments[HEAD + STEP * c.n + i];
+        if (step) *step += 1;
     }
     free(memory), free(firsts);
-    return 0;
+    return rows_skipped;
 }

@@ -105,7 +105,8 @@ _ENTRIES = (
     _entry("acmo", "ACMo", "Huang et al., 2021", "acmo.optimizer:ACMo", COUPLED),
     _entry("row-acmo", "RowACMo", "this package", "acmo.row_acmo:RowACMo", DECOUPLED),
     _entry(
-        "spectral-acmo", "SpectralACMo", "this package; Jordan et al., 2024", "acmo.spectral_acmo:SpectralACMo", DECOUPLED,
+        "spectral-acmo", "SpectralACMo", "this package; Jordan et al., 2024", "acmo.spectral_acmo:SpectralACMo",
+        DECOUPLED,
     ),
     _entry("sgd-momentum", "SGD-momentum", "Polyak, 1964", "SGD", MOMENTUM, COUPLED, momentum=0.9, fused=True),
     _entry(
