@@ -9,6 +9,7 @@ from torch.optim.optimizer import ParamsT
 from acmo.newton_schulz import DEFAULT_STEPS
 from acmo.optimizer import ACMo
 from acmo.projections import Projection
+from acmo.psi import Psi
 
 
 class SpectralACMo(ACMo):
@@ -39,7 +40,7 @@ class SpectralACMo(ACMo):
       norm_scope: what norms are taken over where nothing is orthogonalised, as in `RowACMo`.
       unit_step: as in `ACMo`.
       ns_steps: iterations of Newton–Schulz.
-      psi, max_grad_norm, projection, process_group, momentum_dtype, nonfinite, maximize, foreach, fused,
+      psi, max_grad_norm, projection, process_group, momentum_dtype, stochastic_rounding, nonfinite, maximize, foreach, fused,
         differentiable: as in `ACMo`.
 
     Example:
@@ -68,11 +69,12 @@ class SpectralACMo(ACMo):
         norm_scope: str = "auto",
         unit_step: bool | str = "spectral",
         ns_steps: int = DEFAULT_STEPS,
-        psi: str = "identity",
+        psi: str | Psi = "identity",
         max_grad_norm: float | None = None,
         projection: Projection | None = None,
         process_group: Any = None,
         momentum_dtype: torch.dtype | None = None,
+        stochastic_rounding: bool = False,
         nonfinite: str = "skip",
         maximize: bool = False,
         foreach: bool | None = None,
@@ -94,6 +96,7 @@ class SpectralACMo(ACMo):
             projection=projection,
             process_group=process_group,
             momentum_dtype=momentum_dtype,
+            stochastic_rounding=stochastic_rounding,
             nonfinite=nonfinite,
             maximize=maximize,
             foreach=foreach,
