@@ -1,7 +1,7 @@
 """Newton–Schulz: bring the singular values of matrices near 1 by matrix products alone, many matrices at once.
 
 The polynomial is that of Muon (Jordan et al., 2024, https://kellerjordan.github.io/posts/muon/) and torch.optim.Muon.
-It does not converge to 1: five iterations bring all singular values above 1/200 of the Frobenius norm into [0.68, 1.16].
+It does not converge to 1: five iterations bring singular values above 1/200 of the Frobenius norm into [0.68, 1.16].
 Smaller ones grow by 3.4445 per iteration, and those that are 0 stay 0.
 """
 
