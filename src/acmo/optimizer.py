@@ -11,6 +11,7 @@ from torch.optim.optimizer import ParamsT
 
 from acmo import algorithm, native
 from acmo.backends import c_kernel, foreach, foreach_rows, kernel_ops, row_kernel, rows, two_pass
+from acmo.backends.triton import choice as triton_choice
 from acmo.gather import GroupLists, fill_lists, read_options, split_into_parts
 from acmo.options import check_group, check_groups
 from acmo.parameter_checks import check_params
@@ -131,10 +132,10 @@ class ACMo(StatefulOptimizer):
         if group.pop("process_group", self._process_group) is not self._process_group:
             raise ValueError("process_group is one for the whole optimizer, a group cannot have its own")
         check_group({**self.defaults, **group}, self.param_groups)
-        if self.defaults["fused"]:
-            native.required()
         super().add_param_group(group)
         try:
+            if self.defaults["fused"]:
+                triton_choice.require_kernel(self.param_groups[-1]["params"])
             self._check_parameters(self.param_groups[-1])
         except Exception:
             self.param_groups.pop()
@@ -187,6 +188,8 @@ class ACMo(StatefulOptimizer):
                 self._update(parts, groups)
         finally:
             torch._C._set_grad_enabled(grad_mode)
+        if self._inside_zero:
+            self._step_log.collect_counts()
         if (self._process_group is not None or self._inside_zero) and self._step_log.skipped is not None:
             # ZeroRedundancyOptimizer copies param groups to and fro around a step, and saves its copies: no waiting.
             self._set_skipped_steps(self.param_groups[0]["skipped_steps"] + self._step_log.skipped)
@@ -267,6 +270,8 @@ class ACMo(StatefulOptimizer):
         if is_reference:
             return algorithm.step
         may_fuse = wide["fused"] or (wide["fused"] is None and wide["foreach"] is None)
+        if may_fuse and parts and triton_choice.is_asked(parts):
+            return triton_choice.choose(parts, options, by_row, bool(wide["fused"]), self._kernel_tables)
         use_kernel = may_fuse and native.kernel() is not None
         if by_row:
             usable = use_kernel and not torch.compiler.is_compiling()

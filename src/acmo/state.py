@@ -29,6 +29,7 @@ class StatefulOptimizer(Optimizer):
     def _reset_caches(self) -> None:
         """Drop everything that is derived from the state."""
         self._cache = PartCache()
+        self._kernel_tables: dict[Any, Any] = {}  # of the Triton kernels
         self._step_log = StepLog()
 
     def __repr__(self) -> str:
@@ -82,6 +83,7 @@ class StatefulOptimizer(Optimizer):
     @property
     def skipped_steps(self) -> int:
         """How many steps were skipped because of a gradient that was not finite."""
+        self._step_log.collect_counts()
         saved = max((int(group["skipped_steps"]) for group in self.param_groups), default=0)
         return saved + int(self._step_log.skipped or 0)
 

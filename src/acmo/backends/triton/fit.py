@@ -1,0 +1,63 @@
+"""Which parts of a step the Triton kernels can take as they lie in memory."""
+
+from collections.abc import Sequence
+from itertools import chain
+from operator import attrgetter
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from acmo.backends.tensor_layout import is_dense
+from acmo.backends.triton.availability import explain_unusable, is_usable
+from acmo.step_data import Part
+
+PLAIN_TYPES = {Tensor, Parameter}
+DTYPES = {torch.float64, torch.float32, torch.bfloat16, torch.float16}
+get_dtype = attrgetter("dtype")
+
+
+def can_step(part: Part) -> bool:
+    """Return whether the kernels can step a part. Quick where all tensors are contiguous: it is asked at every step."""
+    contiguous = Tensor.is_contiguous
+    if not is_usable(part.params[0].device) or not PLAIN_TYPES.issuperset(
+        map(type, chain(part.params, part.moments, part.grads, part.moment_scales))
+    ):
+        return False
+    if any(map(Tensor._is_zerotensor, part.grads)) or any(map(Tensor.is_neg, part.grads)):
+        return False
+    dtypes = {part.params[0].dtype, part.moments[0].dtype} - ({torch.int8} if part.moment_scales else set())
+    if not DTYPES.issuperset(dtypes) or len(set(map(get_dtype, part.grads))) != 1 or part.grads[0].dtype not in DTYPES:
+        return False
+    if all(map(contiguous, part.params)) and all(map(contiguous, part.moments)) and all(map(contiguous, part.grads)):
+        return True
+    return all(map(lie_alike, part.params, part.moments, part.grads))
+
+
+def lie_alike(p: Tensor, m: Tensor, g: Tensor) -> bool:
+    """Return whether three tensors have their entries in the same order, without gaps."""
+    return p.stride() == m.stride() == g.stride() and is_dense(p)
+
+
+def can_step_rows(part: Part) -> bool:
+    """Return whether the row kernels can step a part: rows of dimension 0 must lie one behind the other."""
+    if not can_step(part) or part.shards or (part.scope == "column" and part.owners[0].is_complex()):
+        return False
+    if all(map(Tensor.is_contiguous, part.params)):
+        return True
+    if part.scope == "column":
+        return False
+    return all([p.ndim < 2 or p.stride(0) * p.shape[0] == p.numel() for p in part.params])  # noqa: C419
+
+
+def require(parts: Sequence[Part]) -> None:
+    """For ``fused=True``: raise where the kernels cannot step a part."""
+    for part in parts:
+        device = part.params[0].device
+        if not can_step(part):
+            why = explain_unusable(device) or (
+                "it needs plain dense tensors, with gradients that lie in memory as their parameters do"
+            )
+            raise RuntimeError(
+                f"fused=True, but the Triton kernel cannot be used: {why}. With fused=None, foreach is used."
+            )
