@@ -21,8 +21,10 @@ SCALE = tl.constexpr(14)  # by row: address of the scales of an int8 moment, or 
 ROWS = tl.constexpr(15)  # by row
 COLUMNS = tl.constexpr(16)
 KIND = tl.constexpr(17)
-FIRST_LINE = tl.constexpr(18)  # of the tensor's split rows or columns among all of those
-FIELDS = tl.constexpr(20)
+FIRST_LINE = tl.constexpr(18)  # split tensors: of its columns among those of all of them
+FIRST_PARTIAL = tl.constexpr(19)  # of its sums, one per chunk of rows and column
+ROW_CHUNKS = tl.constexpr(20)  # of BLOCKS rows each
+FIELDS = tl.constexpr(24)
 
 # Of a group, behind one row for the whole step.
 LR = tl.constexpr(0)
@@ -87,3 +89,38 @@ COUNTS = tl.constexpr(2)
 GLOBAL_SCOPE = tl.constexpr(0)
 GROUP_SCOPE = tl.constexpr(1)
 TENSOR_SCOPE = tl.constexpr(2)
+
+# Kinds of a tensor by row: the width of the tile that holds its rows, or
+TILE_WIDTHS = (128, 512, 1024, 2048, 4096)
+LONG_ROW = tl.constexpr(5)  # a program per row reads it twice
+COLUMN_KIND = tl.constexpr(6)  # columns are summed over chunks of rows, in three launches
+SPLIT_KIND = tl.constexpr(7)  # one row that is cut into lines of SPLIT_WIDTH entries, likewise
+SPLIT_WIDTH = tl.constexpr(1024)
+
+# Sums over a chunk of a column.
+LINE_RAW_SQ = tl.constexpr(0)
+LINE_GRAD_SQ = tl.constexpr(1)
+LINE_MOMENT_SQ = tl.constexpr(2)
+LINE_INNER = tl.constexpr(3)
+LINE_SUMS = tl.constexpr(4)
+
+# Coefficients of a column.
+LINE_WEIGHT = tl.constexpr(0)  # βG where m counts, else 0
+LINE_DIVISOR = tl.constexpr(1)  # M + δ
+LINE_LENGTH = tl.constexpr(2)  # √n/N of a unit step, 0 where m_t is rounding
+LINE_MOVES = tl.constexpr(3)
+LINE_DECAYS = tl.constexpr(4)
+LINE_COEFFICIENTS = tl.constexpr(5)
+
+# What a program reports of its rows, in the order of `RowNorms`.
+ROW_RAW_SQ = tl.constexpr(0)
+ROW_GRAD_SQ = tl.constexpr(1)
+ROW_MOMENT_SQ = tl.constexpr(2)
+ROW_NEW_SQ = tl.constexpr(3)
+ROW_COUNT = tl.constexpr(4)
+ROW_TOOK_PART = tl.constexpr(5)
+ROW_SKIPPED = tl.constexpr(6)
+ROW_COS_MIN = tl.constexpr(7)
+ROW_COS_SUM = tl.constexpr(8)
+ROW_TURNED = tl.constexpr(9)
+ROW_STATS = tl.constexpr(10)

@@ -71,6 +71,22 @@ class Table:
         upload(self.host, out)
         return out
 
+    def write_numbers(self, max_norm: float, groups: Sequence[GroupOptions]) -> Tensor:
+        """Return the table with the numbers of groups: floats, and the addresses of tensors that hold them."""
+        device = self.device.device
+        key = [max_norm, [read_numbers(group, device) for group in groups]]
+        if key == self.key and not is_capturing(device):
+            return self.device
+        floats = self.host.view(np.float64)
+        floats[0, 0] = max_norm
+        for k, (values, lr_address, kappa_address, is_64) in enumerate([read_numbers(x, device) for x in groups]):
+            floats[1 + k, : len(values)] = values
+            self.host[1 + k, fields.LR_ADDRESS.value] = lr_address
+            self.host[1 + k, fields.KAPPA_ADDRESS.value] = kappa_address
+            floats[1 + k, fields.LR_IS_64.value] = is_64
+        self.key = key
+        return self.write()
+
 
 class PassTables:
     """The tables and buffers of the steps on one set of tensors, at global, group or tensor scope.
@@ -168,19 +184,7 @@ class PassTables:
 
     def update_numbers(self, max_norm: float, groups: Sequence[GroupOptions]) -> Tensor:
         """Return the table of the groups' numbers: floats, and the addresses of tensors that hold them."""
-        table = self.numbers
-        key = [max_norm, *(read_numbers(group, table.device.device) for group in groups)]
-        if key == table.key and not is_capturing(table.device.device):
-            return table.device
-        floats = table.host.view(np.float64)
-        floats[0, 0] = max_norm
-        for k, (values, lr_address, kappa_address, is_64) in enumerate(key[1:]):  # type: ignore[misc]
-            floats[1 + k, :6] = values
-            table.host[1 + k, fields.LR_ADDRESS.value] = lr_address
-            table.host[1 + k, fields.KAPPA_ADDRESS.value] = kappa_address
-            floats[1 + k, fields.LR_IS_64.value] = is_64
-        table.key = key
-        return table.write()
+        return self.numbers.write_numbers(max_norm, groups)
 
 
 Numbers = tuple[tuple[float, ...], int, int, float]
