@@ -250,12 +250,12 @@ def update_lines(
                         )
                     else:
                         value = theta.to(P)
-                    writes = (length != 0) | (factors != 1.0)
-                    tl.store(p_at + at, value, here & writes[None, :])
+                    # Columns that do not move are written as they were: a mask per column would cost wide stores.
+                    tl.store(p_at + at, value, here)
                     if M == tl.int8:
                         tl.store(m_at + at, to_bytes(stored, step[:, None]), here & (changes != 0)[:, None])
                     else:
-                        tl.store(m_at + at, new.to(M), here & moves[None, :])
+                        tl.store(m_at + at, stored.to(M), here)
         if sweep == 0 and M == tl.int8:
             step = (step / 127.0).to(tl.float32).to(WIDE)
     if M == tl.int8:

@@ -91,10 +91,10 @@ GROUP_SCOPE = tl.constexpr(1)
 TENSOR_SCOPE = tl.constexpr(2)
 
 # Kinds of a tensor by row: the width of the tile that holds its rows, or
-TILE_WIDTHS = (128, 512, 1024, 2048, 4096)
-LONG_ROW = tl.constexpr(5)  # a program per row reads it twice
-COLUMN_KIND = tl.constexpr(6)  # columns are summed over chunks of rows, in three launches
-SPLIT_KIND = tl.constexpr(7)  # one row that is cut into lines of SPLIT_WIDTH entries, likewise
+TILE_WIDTHS = (128, 256, 512, 1024)
+LONG_ROW = tl.constexpr(4)  # a program per row reads it twice, the second time from the cache
+COLUMN_KIND = tl.constexpr(5)  # columns are summed over chunks of rows, in three launches
+SPLIT_KIND = tl.constexpr(6)  # one row that is cut into lines of SPLIT_WIDTH entries, likewise
 SPLIT_WIDTH = tl.constexpr(1024)
 
 # Sums over a chunk of a column.

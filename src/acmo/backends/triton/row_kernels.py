@@ -1,6 +1,6 @@
 """A step by row in one launch: a program reads its rows once, keeps them in registers, and writes m and θ.
 
-Rows of up to 4,096 entries fit into a tile; longer ones are read twice. Tensors by column, and long tensors that are one
+Rows of up to 1,024 entries fit into a tile; longer ones are read twice, the second time from the cache. Tensors by column, and long tensors that are one
 row, are only summed here: `acmo.backends.triton.column_kernels` has the rest.
 """
 
@@ -112,14 +112,22 @@ def step_tile(
 @triton.jit
 def step_long_row(
     tensor, numbers, out, slots, index, s, P: tl.constexpr, M: tl.constexpr, G: tl.constexpr, WIDE: tl.constexpr,
-    COUPLED: tl.constexpr, UNIT: tl.constexpr, PROPAGATE: tl.constexpr, RANDOM: tl.constexpr, LEVEL: tl.constexpr,
-    LANES: tl.constexpr,
+    COUPLED: tl.constexpr, UNIT: tl.constexpr, PROPAGATE: tl.constexpr, RANDOM: tl.constexpr, ALIGNED: tl.constexpr,
+    LEVEL: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
     """Step one row of any length, which is read twice; three times for an int8 moment, or where g and m cancel."""
     columns = tl.load(tensor + COLUMNS)
-    p_at = tl.load(tensor + PARAM).to(tl.pointer_type(P)) + index * columns
-    m_at = tl.load(tensor + MOMENT).to(tl.pointer_type(M)) + index * columns
-    g_at = tl.load(tensor + GRAD).to(tl.pointer_type(G)) + index * columns
+    p_at = tl.load(tensor + PARAM).to(tl.pointer_type(P))
+    m_at = tl.load(tensor + MOMENT).to(tl.pointer_type(M))
+    g_at = tl.load(tensor + GRAD).to(tl.pointer_type(G))
+    if ALIGNED:
+        columns = columns // 8 * 8
+        p_at = tl.multiple_of(p_at, 16)
+        m_at = tl.multiple_of(m_at, 8 if M == tl.int8 else 16)
+        g_at = tl.multiple_of(g_at, 16)
+    p_at += index * columns
+    m_at += index * columns
+    g_at += index * columns
     row = numbers_of(numbers, tensor)
     lanes = tl.arange(0, LANES)
     decay = tl.load(row + LAMBDA).to(WIDE)
@@ -225,18 +233,15 @@ def step_rows(
                   LEVEL, LANES // 128, 128)  # fmt: skip
     elif kind == 1:
         step_tile(tensor, numbers, out, slots, index, s, P, M, G, WIDE, COUPLED, UNIT, PROPAGATE, RANDOM, ALIGNED,
-                  LEVEL, LANES // 512, 512)  # fmt: skip
+                  LEVEL, LANES // 256, 256)  # fmt: skip
     elif kind == 2:
         step_tile(tensor, numbers, out, slots, index, s, P, M, G, WIDE, COUPLED, UNIT, PROPAGATE, RANDOM, ALIGNED,
-                  LEVEL, LANES // 1024, 1024)  # fmt: skip
+                  LEVEL, LANES // 512, 512)  # fmt: skip
     elif kind == 3:
         step_tile(tensor, numbers, out, slots, index, s, P, M, G, WIDE, COUPLED, UNIT, PROPAGATE, RANDOM, ALIGNED,
-                  LEVEL, LANES // 2048, 2048)  # fmt: skip
-    elif kind == 4:
-        step_tile(tensor, numbers, out, slots, index, s, P, M, G, WIDE, COUPLED, UNIT, PROPAGATE, RANDOM, ALIGNED,
-                  LEVEL, LANES // 4096, 4096)  # fmt: skip
+                  LEVEL, LANES // 1024, 1024)  # fmt: skip
     elif kind == LONG_ROW:
-        step_long_row(tensor, numbers, out, slots, index, s, P, M, G, WIDE, COUPLED, UNIT, PROPAGATE, RANDOM, LEVEL,
-                      2048)  # fmt: skip
+        step_long_row(tensor, numbers, out, slots, index, s, P, M, G, WIDE, COUPLED, UNIT, PROPAGATE, RANDOM, ALIGNED,
+                      LEVEL, LANES)  # fmt: skip
     else:
         sum_lines(tensor, numbers, partials, lines, index, s, P, M, G, WIDE, COUPLED)

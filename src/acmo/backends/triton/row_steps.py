@@ -10,11 +10,12 @@ from torch.autograd.graph import increment_version
 
 from acmo.backends.triton import column_kernels, row_finish, row_kernels, row_tables
 from acmo.backends.triton.row_tables import RowTables
-from acmo.backends.triton.steps import TILE, TYPES, find_counts, keep_room, on_device
+from acmo.backends.triton import steps
+from acmo.backends.triton.steps import TYPES, find_counts, keep_room, on_device
 from acmo.backends.triton.tables import kind_of
 from acmo.step_data import GroupOptions, Part, RowNorms, StepOptions, StepRecord
 
-WARPS = 8
+WARPS = 4
 
 
 def can_step_together(parts: Sequence[Part], options: StepOptions) -> bool:
@@ -113,17 +114,17 @@ def launch(
         column_kernels.find_line_scalars[(tables.lines.total,)](
             tensors, tables.line_owners, numbers, tables.stats, tables.partials, tables.coefficients, found_inf,
             tables.line_owners.shape[1], tables.slots, tables.partial_count, unit, propagate,
-            rounding_level(p, m, True), num_warps=WARPS,
+            rounding_level(p, m, True), num_warps=8,
         )  # fmt: skip
     for (p, m, g), aligned, first, programs in tables.updates.launches:
         column_kernels.update_lines[(programs,)](
             tensors, tables.update_owners, numbers, tables.coefficients, grad_scale, factor, found_inf, first,
             tables.update_owners.shape[1], TYPES[p], TYPES[m], TYPES[g], TYPES[wide_dtype(p, m)], coupled, unit, False,
-            aligned, num_warps=WARPS,
+            aligned, num_warps=8,
         )  # fmt: skip
     row_finish.finish_rows[(1,)](
         tensors, numbers, tables.stats, tables.found, tables.norms, tables.flags, tables.counts, tables.applied_byte,
-        found_inf, tables.n, len(groups), tables.slots, count, TILE, num_warps=8,
+        found_inf, tables.n, len(groups), tables.slots, count, steps.TILE, num_warps=8,
     )  # fmt: skip
 
 

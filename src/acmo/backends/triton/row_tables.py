@@ -12,7 +12,7 @@ from acmo.backends.triton.tables import Table, is_capturing, kind_of, upload
 from acmo.scopes import count_entries
 from acmo.step_data import GroupOptions, KernelLog, Part, RowNorms
 
-LANES = 4096  # entries of a tile
+LANES = 1024  # entries of a tile: 8 per thread of 4 warps, so that several programs share a multiprocessor
 SPLIT_ABOVE = 65536  # entries of a single row, beyond which several programs share it
 ROW_CHUNKS = 128  # of a column, at most
 HEIGHT, WIDTH = column_kernels.HEIGHT.value, column_kernels.WIDTH.value

@@ -6,7 +6,17 @@ from typing import Any, NamedTuple
 import torch
 import triton.language as tl
 
-from acmo.backends.triton import fields, pass_kernels, scalar_kernels, steps
+from acmo.backends.triton import (
+    column_kernels,
+    fields,
+    pass_kernels,
+    row_finish,
+    row_kernels,
+    row_steps,
+    row_tables,
+    scalar_kernels,
+    steps,
+)
 
 POINTERS = {
     "tensors": "*i64",
@@ -28,6 +38,13 @@ POINTERS = {
     "chunks": "i32",
     "n": "i32",
     "n_groups": "i32",
+    "stats": "*fp64",
+    "found": "*fp64",
+    "factor": "*fp64",
+    "program_0": "i32",
+    "programs": "i32",
+    "slots": "i32",
+    "lines": "i32",
 }
 PAIRS = [
     (torch.float32, torch.float32),
@@ -37,6 +54,8 @@ PAIRS = [
     (torch.float32, torch.bfloat16),
     (torch.float64, torch.float64),
 ]
+ROW_PAIRS = [*PAIRS, (torch.float32, torch.int8), (torch.bfloat16, torch.int8)]
+ROW_PAIRS.remove((torch.float16, torch.float16))  # float16 moments are not for rows
 
 
 class Variant(NamedTuple):
@@ -77,6 +96,25 @@ def list_variants() -> Iterator[Variant]:
     yield make("finish_step", scalar_kernels.finish_step, {"SQRT": True, "TILE": steps.TILE}, 4)
     totals = {"ROWS_OF_SUMS": fields.SUMS.value, "FIRST": 0, "TILE": steps.TILE}
     yield make("sum_tensors", scalar_kernels.sum_tensors, totals, 4)
+    yield from list_row_variants()
+
+
+def list_row_variants() -> Iterator[Variant]:
+    """List the variants by row: those of unit steps, without and with coupled decay, aligned and not."""
+    for p, m in ROW_PAIRS:
+        name = f"{p} {m}".replace("torch.", "")
+        wide = row_steps.wide_dtype(p, m)
+        types = {"P": steps.TYPES[p], "M": steps.TYPES[m], "G": steps.TYPES[p], "WIDE": steps.TYPES[wide]}
+        for aligned, coupled in ((True, False), (True, True), (False, False)):
+            options = {"COUPLED": coupled, "UNIT": True, "RANDOM": False, "ALIGNED": aligned}
+            label = " coupled" * coupled + " unaligned" * (not aligned)
+            tile = {"PROPAGATE": False, "LEVEL": row_steps.rounding_level(p, m, False), "LANES": row_tables.LANES}
+            yield make(f"step_rows {name}{label}", row_kernels.step_rows, {**types, **options, **tile}, row_steps.WARPS)
+            kernel = column_kernels.update_lines
+            yield make(f"update_lines {name}{label}", kernel, {**types, **options}, 8)
+    constants = {"UNIT": True, "PROPAGATE": False, "LEVEL": 1e-6}
+    yield make("find_line_scalars", column_kernels.find_line_scalars, constants, 8)
+    yield make("finish_rows", row_finish.finish_rows, {"COUNT": True, "TILE": steps.TILE}, 8)
 
 
 def make(name: str, kernel: Any, constants: dict[str, Any], warps: int) -> Variant:
