@@ -31,9 +31,9 @@ def choose(
       required: ``fused=True``: raise where the kernels cannot be used.
       tables: the kernels' cache, which the optimizer keeps.
     """
-    if required:
-        fit.require(parts)
-    able = [(fit.can_step_rows if by_row else fit.can_step)(part) for part in parts]
+    able = [fit.can_step_rows(part) if by_row else fit.can_step(part) for part in parts]
+    if required and not all(able):
+        fit.require(parts, by_row)
     alone = options.sum_over_shards is None and options.process_group is None and not torch.compiler.is_compiling()
     together = len({part.params[0].device for part in parts}) == 1
     if not any(able):

@@ -1,7 +1,6 @@
 """Which parts of a step the Triton kernels can take as they lie in memory."""
 
 from collections.abc import Sequence
-from itertools import chain
 from operator import attrgetter
 
 import torch
@@ -19,19 +18,18 @@ get_dtype = attrgetter("dtype")
 
 def can_step(part: Part) -> bool:
     """Return whether the kernels can step a part. Quick where all tensors are contiguous: it is asked at every step."""
-    contiguous = Tensor.is_contiguous
-    if not is_usable(part.params[0].device) or not PLAIN_TYPES.issuperset(
-        map(type, chain(part.params, part.moments, part.grads, part.moment_scales))
-    ):
+    params, moments, grads, contiguous = part.params, part.moments, part.grads, Tensor.is_contiguous
+    if not is_usable(params[0].device) or not PLAIN_TYPES.issuperset(map(type, [*params, *moments, *grads])):
         return False
-    if any(map(Tensor._is_zerotensor, part.grads)) or any(map(Tensor.is_neg, part.grads)):
+    if any(map(Tensor._is_zerotensor, grads)) or any(map(Tensor.is_neg, grads)):
         return False
-    dtypes = {part.params[0].dtype, part.moments[0].dtype} - ({torch.int8} if part.moment_scales else set())
-    if not DTYPES.issuperset(dtypes) or len(set(map(get_dtype, part.grads))) != 1 or part.grads[0].dtype not in DTYPES:
+    dtypes = {params[0].dtype, *map(get_dtype, grads)}
+    dtypes |= set() if part.moment_scales else {moments[0].dtype}
+    if not DTYPES.issuperset(dtypes) or any([g.dtype != grads[0].dtype for g in grads] if len(dtypes) > 1 else ()):
         return False
-    if all(map(contiguous, part.params)) and all(map(contiguous, part.moments)) and all(map(contiguous, part.grads)):
-        return True
-    return all(map(lie_alike, part.params, part.moments, part.grads))
+    if all(map(contiguous, params)) and all(map(contiguous, moments)) and all(map(contiguous, grads)):
+        return PLAIN_TYPES.issuperset(map(type, part.moment_scales))
+    return all(map(lie_alike, params, moments, grads))
 
 
 def lie_alike(p: Tensor, m: Tensor, g: Tensor) -> bool:
@@ -50,13 +48,14 @@ def can_step_rows(part: Part) -> bool:
     return all([p.ndim < 2 or p.stride(0) * p.shape[0] == p.numel() for p in part.params])  # noqa: C419
 
 
-def require(parts: Sequence[Part]) -> None:
+def require(parts: Sequence[Part], by_row: bool) -> None:
     """For ``fused=True``: raise where the kernels cannot step a part."""
     for part in parts:
-        device = part.params[0].device
-        if not can_step(part):
-            why = explain_unusable(device) or (
-                "it needs plain dense tensors, with gradients that lie in memory as their parameters do"
+        if not (can_step_rows if by_row else can_step)(part):
+            why = explain_unusable(part.params[0].device) or (
+                "rows are cut over ranks"
+                if part.shards and by_row
+                else "it needs plain dense tensors, with gradients that lie in memory as their parameters do"
             )
             raise RuntimeError(
                 f"fused=True, but the Triton kernel cannot be used: {why}. With fused=None, foreach is used."

@@ -254,3 +254,6 @@ def sum_kept_moments(
         m = tl.load(m_at + i + lanes, lanes < end - i, 0.0).to(tl.float64)
         squares += m * m
     tl.store(partials + MOMENT_SQ * chunks + chunk, tl.sum(squares))
+
+
+KERNELS = (sum_chunks, update_chunks, sum_kept_moments)

@@ -11,7 +11,7 @@ from torch.autograd.graph import increment_version
 from acmo.backends.triton import column_kernels, row_finish, row_kernels, row_tables
 from acmo.backends.triton.row_tables import RowTables
 from acmo.backends.triton import steps
-from acmo.backends.triton.steps import TYPES, find_counts, keep_room, on_device
+from acmo.backends.triton.steps import TYPES, find_counts, keep_room, on_device, skip_global_checks
 from acmo.backends.triton.tables import kind_of
 from acmo.step_data import GroupOptions, Part, RowNorms, StepOptions, StepRecord
 
@@ -31,6 +31,11 @@ def step(
     tables = find_tables(parts, len(groups), places, cache, find_counts(cache, parts[0].params[0].device))
     with on_device(parts[0].params[0].device):
         launch(parts, groups, options, tables, options.grad_scale, None, options.found_inf, count=True)
+    if not tables.launched:
+        tables.launched = True
+        skip_global_checks(
+            row_kernels.step_rows, row_finish.finish_rows, column_kernels.find_line_scalars, column_kernels.update_lines
+        )
     for part in parts:
         increment_version([*part.params, *part.moments, *part.moment_scales])
     row_places = tuple([(part.group, i) for part in parts for i in part.indices])

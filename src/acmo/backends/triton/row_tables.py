@@ -131,7 +131,7 @@ class RowTables:
         self.clip_scale = torch.ones(1, dtype=torch.float64, device=device)
         self.applied = zeros(1, dtype=torch.bool)
         self.applied_byte, self.applied_flag = self.applied.view(torch.int8), self.applied[0]
-        self.uploaded = False
+        self.uploaded = self.launched = False
 
     def keep_record(self, before: "RowTables") -> None:
         """Take over the record of tables for the same tensors at other addresses."""

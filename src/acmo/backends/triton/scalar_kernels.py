@@ -396,3 +396,6 @@ def finish_step(
     if SQRT:
         kept_at = tl.load(tensor + BETA_HAT, known, 0).to(tl.pointer_type(tl.float64))
         tl.store(kept_at, tl.load(own + KEPT, known, 0.0), known)
+
+
+KERNELS = (sum_tensors, find_scalars, finish_step)

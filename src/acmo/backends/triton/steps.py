@@ -51,6 +51,9 @@ def step(
     known = knows_moments(parts, tables)
     with on_device(device):
         launch(parts, groups, options, tables, known)
+    if not tables.launched:
+        tables.launched = True
+        skip_global_checks(*pass_kernels.KERNELS, *scalar_kernels.KERNELS)
     for part in parts:  # autograd must notice a step between forward and backward
         increment_version(part.params)
         increment_version(part.moments)
@@ -59,6 +62,14 @@ def step(
         raw, grad = tables.sums[fields.RAW_SQ.value], tables.coefficients[:, fields.GRAD_SQ.value]
         refuse_nonfinite(parts, raw, grad, raw.sum())
     return StepRecord(tables.norms, tables.clip_scale, applied, tables.moment_sqs, places, kernel_log=tables.log)
+
+
+def skip_global_checks(*kernels: Any) -> None:
+    """Let Triton not compare every constant at every launch: ours never change, and there are dozens."""
+    for kernel in kernels:
+        used = getattr(kernel, "used_global_vals", None)
+        if used is not None:
+            used.clear()
 
 
 def find_tables(

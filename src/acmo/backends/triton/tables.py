@@ -99,7 +99,7 @@ class PassTables:
     """
 
     def __init__(self, parts: Sequence[Part], groups: Sequence[GroupOptions], block: int, counts: Tensor) -> None:
-        self.counts = counts
+        self.counts, self.launched = counts, False
         device = parts[0].params[0].device
         self.n = n = sum(len(part.params) for part in parts)
         self.tensors = Table(n, FIELDS, device)
