@@ -144,6 +144,7 @@ class ACMo(StatefulOptimizer):
     def _check_parameters(self, group: dict[str, Any]) -> None:
         check_params(group)
         check_sharding(group, self._process_group)
+        triton_choice.prepare(group["params"])
         self._over_ranks = self._over_ranks or any(map(is_dtensor, group["params"]))
 
     def telemetry(self) -> dict[str, Any]:

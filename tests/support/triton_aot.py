@@ -34,7 +34,9 @@ def compile_variant(variant: Any, target: str) -> dict[str, Any]:
     attributes = {
         (i,): [["tt.divisibility", 16]] for i, name in enumerate(names) if str(signature[name]).startswith("*")
     }
-    source = ASTSource(kernel, signature, constexprs={(names.index(k),): v for k, v in constants.items()}, attrs=attributes)
+    source = ASTSource(
+        kernel, signature, constexprs={(names.index(k),): v for k, v in constants.items()}, attrs=attributes
+    )
     compiled = triton.compile(source, target=GPUTarget(*TARGETS[target]), options={"num_warps": warps})
     found = {"kernel": variant.name, "target": target}
     if "cubin" in compiled.asm:

@@ -1,7 +1,7 @@
 """A GPU that does nothing: kernels are compiled for sm_90, launches are counted, and no kernel runs.
 
-Run in a process of its own, without ``TRITON_INTERPRET``: ``python -m tests.support.triton_fake_driver launches`` prints
-JSON. The tensors are on the CPU; only their addresses are used.
+Run in a process of its own, without ``TRITON_INTERPRET``: ``python -m tests.support.triton_fake_driver launches``
+prints JSON. The tensors are on the CPU; only their addresses are used.
 """
 
 import json

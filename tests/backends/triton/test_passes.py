@@ -1,4 +1,4 @@
-"""Steps at global, group and tensor scope by the Triton kernels, in the interpreter: the oracle and the reference agree."""
+"""Steps at global, group and tensor scope by the Triton kernels, in the interpreter."""
 
 import pytest
 import torch
@@ -74,9 +74,7 @@ def test_cancelled_moment_of_a_unit_step_becomes_zero():
 def test_all_dtypes_agree_with_the_reference(scope, pair, decay, unit):
     dtype, moment = pair
     options = {"weight_decay": 0.0 if decay == "none" else 0.1, "decoupled_weight_decay": decay == "decoupled"}
-    twins = run_twins(
-        [(3, 5), (300,), ()], dtype, norm_scope=scope, unit_step=unit, momentum_dtype=moment, **options
-    )
+    twins = run_twins([(3, 5), (300,), ()], dtype, norm_scope=scope, unit_step=unit, momentum_dtype=moment, **options)
     assert_twins_agree(*twins)
 
 
@@ -151,7 +149,10 @@ def test_nonfinite_propagate_computes_with_nan():
 @pytest.mark.parametrize("overflow", [0.0, 1.0])
 def test_grad_scaler_unscales_and_skips(overflow):
     p, q = nn.Parameter(torch.ones(5)), nn.Parameter(torch.ones(5))
-    ours, theirs = acmo.ACMo([p], lr=0.1, weight_decay=0.1, **FUSED), acmo.ACMo([q], lr=0.1, weight_decay=0.1, **REFERENCE)
+    ours, theirs = (
+        acmo.ACMo([p], lr=0.1, weight_decay=0.1, **FUSED),
+        acmo.ACMo([q], lr=0.1, weight_decay=0.1, **REFERENCE),
+    )
     p.grad, q.grad = torch.full_like(p, 8.0), torch.full_like(q, 2.0)
     ours.grad_scale, ours.found_inf = torch.tensor(4.0), torch.tensor(overflow)
     ours.step()

@@ -1,4 +1,4 @@
-"""Steps by row and by column by the Triton kernels, in the interpreter: the oracle, the reference and the C kernel agree."""
+"""Steps by row and by column by the Triton kernels, in the interpreter."""
 
 import math
 

@@ -9,6 +9,7 @@ import torch
 
 DEVICE_TYPES = ["cuda"]  # torch's name for ROCm, too; tests add the CPU, where Triton's interpreter runs
 INSTALL = "pip install triton"
+usable: dict[str, bool] = {}  # devices that parameters are on, for compiled steps
 
 
 def is_usable(device: torch.device) -> bool:

@@ -31,10 +31,12 @@ def choose(
       required: ``fused=True``: raise where the kernels cannot be used.
       tables: the kernels' cache, which the optimizer keeps.
     """
+    if torch.compiler.is_compiling():
+        return choose_compiled(parts, by_row)
     able = [fit.can_step_rows(part) if by_row else fit.can_step(part) for part in parts]
     if required and not all(able):
         fit.require(parts, by_row)
-    alone = options.sum_over_shards is None and options.process_group is None and not torch.compiler.is_compiling()
+    alone = options.sum_over_shards is None and options.process_group is None
     together = len({part.params[0].device for part in parts}) == 1
     if not any(able):
         return fall_back(parts, by_row)
@@ -51,6 +53,22 @@ def choose(
         return partial(steps.step, cache=tables)
     passes = [ops if ok else foreach for ok in able]
     return partial(two_pass.step, passes=passes)
+
+
+def choose_compiled(parts: Sequence[Part], by_row: bool) -> StepFunction:
+    """Return the function to compile: passes as custom ops; by row foreach, which the compiler fuses."""
+    if by_row or not all([fit.can_compile(part) for part in parts]):  # noqa: C419
+        return fall_back(parts, by_row)
+    from acmo.backends.triton import ops
+
+    return partial(two_pass.step, passes=[ops] * len(parts))
+
+
+def prepare(params: Sequence[Tensor]) -> None:
+    """Find out whether the kernels can be used for parameters: a compiled step cannot try it."""
+    for kind in availability.DEVICE_TYPES:
+        for device in {p.device for p in params if p.device.type == kind}:
+            availability.usable[str(device)] = availability.is_usable(device)
 
 
 def fall_back(parts: Sequence[Part], by_row: bool) -> StepFunction:

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from acmo.backends.tensor_layout import is_dense
-from acmo.backends.triton.availability import explain_unusable, is_usable
+from acmo.backends.triton.availability import explain_unusable, is_usable, usable
 from acmo.step_data import Part
 
 PLAIN_TYPES = {Tensor, Parameter}
@@ -30,6 +30,17 @@ def can_step(part: Part) -> bool:
     if all(map(contiguous, params)) and all(map(contiguous, moments)) and all(map(contiguous, grads)):
         return PLAIN_TYPES.issuperset(map(type, part.moment_scales))
     return all(map(lie_alike, params, moments, grads))
+
+
+def can_compile(part: Part) -> bool:
+    """Return whether a compiled step can pass a part to the kernels: tensors are fake while it is traced."""
+    p, m = part.params[0], part.moments[0]
+    if not usable.get(str(p.device), False) or p.dtype not in DTYPES or m.dtype not in DTYPES:
+        return False
+    for x, y, z in zip(part.params, part.moments, part.grads, strict=True):
+        if z.dtype != p.dtype or not lie_alike(x, y, z):
+            return False
+    return True
 
 
 def lie_alike(p: Tensor, m: Tensor, g: Tensor) -> bool:

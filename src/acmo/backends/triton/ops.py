@@ -1,4 +1,4 @@
-"""The two passes as custom ops on the Triton kernels: for torch.compile, for sharded parameters, beside foreach parts."""
+"""The two passes as custom ops on the Triton kernels: for torch.compile, for shards, and beside foreach parts."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from torch.autograd.graph import increment_version
 from acmo.backends.foreach import as_scalar, count_entries
 from acmo.backends.kernel_ops import grad_factor
 from acmo.backends.scalars import PartScalars
-from acmo.backends.triton import fields, pass_kernels, scalar_kernels, steps
+from acmo.backends.triton import fields, pass_kernels, steps, tensor_kernels
 from acmo.backends.triton.tables import PassTables, kind_of
 from acmo.step_data import GroupOptions, Part, StepOptions
 
@@ -94,7 +94,7 @@ def sum_on_triton(
                 steps.TYPES[p], steps.TYPES[m], steps.TYPES[g], steps.wide_type(p), decay != 0, inner, needs_moments,
                 steps.BLOCK, num_warps=steps.WARPS,
             )  # fmt: skip
-        scalar_kernels.sum_tensors[(-(-tables.n // steps.TILE),)](
+        tensor_kernels.sum_tensors[(-(-tables.n // steps.TILE),)](
             tensors, tables.partials, sums, tables.n, tables.chunks, fields.SUMS.value, 0, steps.TILE
         )
     return sums
@@ -123,7 +123,7 @@ def update_on_triton(
                 tensors, tables.owners, tables.partials, flags, first, tables.chunks, types[1], steps.BLOCK,
                 num_warps=steps.WARPS,
             )  # fmt: skip
-        scalar_kernels.sum_tensors[(-(-tables.n // steps.TILE),)](
+        tensor_kernels.sum_tensors[(-(-tables.n // steps.TILE),)](
             tensors, tables.partials, sums, tables.n, tables.chunks, 1, fields.MOMENT_SQ.value, steps.TILE
         )
     if not torch.compiler.is_compiling():

@@ -1,7 +1,7 @@
-"""The two passes over the tensors: sums of each chunk, and the update of m and θ. A program has one chunk of one tensor.
+"""The two passes over the tensors: sums of each chunk, and the update of m and θ. A program has one chunk.
 
 Full blocks of aligned tensors are loaded 16 bytes at a time: a mask with a bound that the compiler does not know, or an
-address without a hint, would prevent it. The hint marks the value itself, so the other blocks have addresses of their own.
+address without a hint, would prevent it. The hint marks the value itself, so other blocks have addresses of their own.
 """
 
 import triton
@@ -51,7 +51,7 @@ def mix_bits(h):
 
 @triton.jit
 def round_randomly(x, index, seed):
-    """Return float32 numbers as bfloat16, rounded up with the probability of what is dropped, as native/row_convert.h does."""
+    """Return float32 as bfloat16, rounded up with the probability of what is dropped, as native/row_convert.h does."""
     random = mix_bits(index.to(tl.uint32) ^ seed) >> 16
     bits = x.to(tl.uint32, bitcast=True) + random
     bits = tl.where(x != x, 0x7FC00000, bits)
@@ -236,9 +236,7 @@ def update_chunks(
 
 
 @triton.jit(do_not_specialize=["chunk_0", "chunks"])
-def sum_kept_moments(
-    tensors, owners, partials, flags, chunk_0, chunks, M: tl.constexpr, BLOCK: tl.constexpr
-):
+def sum_kept_moments(tensors, owners, partials, flags, chunk_0, chunks, M: tl.constexpr, BLOCK: tl.constexpr):
     """Sum m² over one chunk, if the step is not taken: `update_chunks` does it otherwise."""
     if tl.load(flags + TAKEN) != 0:
         return
@@ -254,6 +252,3 @@ def sum_kept_moments(
         m = tl.load(m_at + i + lanes, lanes < end - i, 0.0).to(tl.float64)
         squares += m * m
     tl.store(partials + MOMENT_SQ * chunks + chunk, tl.sum(squares))
-
-
-KERNELS = (sum_chunks, update_chunks, sum_kept_moments)

@@ -1,4 +1,4 @@
-"""What the kernels by row share: how a moment is read and written, which rows move and how far, and what is reported."""
+"""What the kernels by row share: how moments are written, which rows move and how far, and what is reported."""
 
 import triton
 import triton.language as tl
@@ -119,5 +119,3 @@ def report_rows(out, slots, known, moves, decays, raw_sq, grad_sq, moment_sq, ne
 def numbers_of(numbers, tensor):
     """Return where a tensor's group has its numbers."""
     return numbers + (1 + tl.load(tensor + GROUP)) * NUMBERS
-
-

@@ -22,7 +22,7 @@ from acmo.backends.triton.fields import (
     STEPS_SKIPPED,
     STEPS_TAKEN,
 )
-from acmo.backends.triton.scalar_kernels import load_number
+from acmo.backends.triton.scalar_functions import load_number
 
 
 @triton.jit(do_not_specialize=["n", "n_groups", "slots"])

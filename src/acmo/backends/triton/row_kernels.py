@@ -1,7 +1,7 @@
 """A step by row in one launch: a program reads its rows once, keeps them in registers, and writes m and θ.
 
-Rows of up to 1,024 entries fit into a tile; longer ones are read twice, the second time from the cache. Tensors by column, and long tensors that are one
-row, are only summed here: `acmo.backends.triton.column_kernels` has the rest.
+Rows of up to 1,024 entries fit into a tile; longer ones are read twice, the second time from the cache. Tensors by
+column, and long tensors that are one row, are only summed here: `acmo.backends.triton.column_kernels` has the rest.
 """
 
 import triton

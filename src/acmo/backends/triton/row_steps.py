@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from acmo.backends.triton import column_kernels, row_finish, row_kernels, row_tables
+from acmo.backends.triton import column_kernels, row_finish, row_kernels, row_tables, steps
 from acmo.backends.triton.row_tables import RowTables
-from acmo.backends.triton import steps
 from acmo.backends.triton.steps import TYPES, find_counts, keep_room, on_device, skip_global_checks
 from acmo.backends.triton.tables import kind_of
 from acmo.step_data import GroupOptions, Part, RowNorms, StepOptions, StepRecord
@@ -27,7 +26,7 @@ def step(
     parts: Sequence[Part], groups: Sequence[GroupOptions], options: StepOptions, cache: dict[Any, Any]
 ) -> StepRecord:
     """Execute one step; every part must be one that `acmo.backends.triton.fit.can_step_rows` accepts."""
-    places = tuple([(part.group, part.indices) for part in parts])
+    places = tuple([(part.group, tuple(part.indices)) for part in parts])
     tables = find_tables(parts, len(groups), places, cache, find_counts(cache, parts[0].params[0].device))
     with on_device(parts[0].params[0].device):
         launch(parts, groups, options, tables, options.grad_scale, None, options.found_inf, count=True)
@@ -143,5 +142,3 @@ def rounding_level(p: torch.dtype, m: torch.dtype, is_difference: bool) -> float
     if wide_dtype(p, m) == torch.float32:
         return 1e-6
     return 1e-7 if is_difference else 1e-14
-
-

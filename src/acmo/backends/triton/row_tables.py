@@ -25,15 +25,15 @@ class RowLaunch(NamedTuple):
     dtypes: Dtypes
     aligned: bool
     first: int
-    count: int
+    programs: int
 
 
 class Programs:
     """A list of programs, (tensor, index within it), in launches."""
 
     def __init__(self) -> None:
-        self.tensors: list["np.ndarray[tuple[int], np.dtype[np.int64]]"] = []
-        self.indices: list["np.ndarray[tuple[int], np.dtype[np.int64]]"] = []
+        self.tensors: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = []
+        self.indices: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = []
         self.launches: list[RowLaunch] = []
         self.total = 0
 
@@ -44,7 +44,7 @@ class Programs:
         self.tensors.append(np.full(count, j, dtype=np.int64))
         self.indices.append(np.arange(count, dtype=np.int64))
         if self.launches and self.launches[-1][:2] == key:
-            self.launches[-1] = self.launches[-1]._replace(count=self.launches[-1].count + count)
+            self.launches[-1] = self.launches[-1]._replace(programs=self.launches[-1].programs + count)
         else:
             self.launches.append(RowLaunch(*key, self.total, count))
         self.total += count

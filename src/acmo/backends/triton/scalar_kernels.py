@@ -1,4 +1,4 @@
-"""The scalars between the two passes, lines 2, 4 and 5, in one program; and what is written back after them.
+"""The scalars between the two passes, lines 2, 4 and 5, in one program.
 
 The same formulas as `acmo.backends.scalars`, in float64. Tensors, then groups, are the lanes of vectors; sums over the
 chunks of a tensor and over the tensors of a group go by tiles, in a fixed order.
@@ -47,7 +47,6 @@ from acmo.backends.triton.fields import (
     LENGTH,
     LR,
     LR_ADDRESS,
-    LR_IS_64,
     MAX_NORM,
     MOMENT_SQ,
     NEW_BETA_HAT,
@@ -66,89 +65,16 @@ from acmo.backends.triton.fields import (
     THETA_SQ,
     T,
 )
-
-
-@triton.jit
-def load_number(row, value, address, here):
-    """Return numbers of groups: those in the table, or those that tensors on the device hold."""
-    at = tl.load((row + address).to(tl.pointer_type(tl.int64), bitcast=True), here, 0)
-    given = tl.load(row + value, here, 0.0)
-    is_64 = tl.load(row + LR_IS_64, here, 0.0) != 0
-    as_64 = tl.load(at.to(tl.pointer_type(tl.float64)), here & (at != 0) & is_64, 0.0)
-    as_32 = tl.load(at.to(tl.pointer_type(tl.float32)), here & (at != 0) & (is_64 == 0), 0.0)
-    return tl.where(at == 0, given, tl.where(is_64, as_64, as_32.to(tl.float64)))
-
-
-@triton.jit
-def calibrate(grad, moment, beta, delta, t, previous, SQRT: tl.constexpr):
-    """Lines 4 and 5: return the β̂ to apply, and the β̂ to keep."""
-    divisor = moment + delta
-    line_4 = tl.where(divisor != 0, beta * grad / tl.where(divisor != 0, divisor, 1.0), float("inf"))
-    beta_hat = line_4
-    kept = line_4
-    if SQRT:
-        growth = tl.sqrt(t / tl.maximum(t - 1.0, 1.0))
-        bound = tl.where(t > 1, growth * previous, float("inf"))
-        beta_hat = tl.where(bound < beta_hat, bound, beta_hat)
-        kept = tl.where(grad == 0, previous, tl.where(moment == 0, line_4, beta_hat))
-    return tl.where(moment == 0, 0.0, beta_hat), kept
-
-
-@triton.jit
-def find_length(grad_sq, moment_sq, inner, entries, beta_hat, LEVEL: tl.constexpr):
-    """Return √n/‖m_t‖ of the unit step; 0 where ‖m_t‖ is rounding."""
-    square = grad_sq + 2.0 * beta_hat * inner + beta_hat * beta_hat * moment_sq
-    norm = tl.sqrt(tl.where(square < 0, 0.0, square))
-    vanishes = norm <= LEVEL * tl.sqrt(grad_sq)
-    return tl.where(vanishes, 0.0, tl.sqrt(entries) / tl.where(vanishes, 1.0, norm))
-
-
-@triton.jit(do_not_specialize=["n", "chunks"])
-def sum_tensors(tensors, partials, sums, n, chunks, ROWS_OF_SUMS: tl.constexpr, FIRST: tl.constexpr, TILE: tl.constexpr):
-    """Add up the chunks of TILE tensors: what a sharded step reduces over ranks, or ‖m‖² after an update."""
-    j = tl.program_id(0) * TILE + tl.arange(0, TILE)
-    known = j < n
-    first = tl.load(tensors + j * FIELDS + FIRST_CHUNK, known, 0)
-    count = tl.load(tensors + j * FIELDS + CHUNKS, known, 0)
-    longest = tl.max(count)
-    for k in tl.static_range(ROWS_OF_SUMS):
-        total = tl.zeros([TILE], tl.float64)
-        for i in range(0, longest, TILE):
-            lane = i + tl.arange(0, TILE)
-            at = partials + (FIRST + k) * chunks + first[:, None] + lane[None, :]
-            total += tl.sum(tl.load(at, lane[None, :] < count[:, None], 0.0), 1)
-        tl.store(sums + k * n + j, total, known)
+from acmo.backends.triton.scalar_functions import calibrate, find_length, load_number
 
 
 @triton.jit(do_not_specialize=["n", "chunks", "n_groups"])
 def find_scalars(
-    tensors,
-    clocks,
-    numbers,
-    partials,
-    sums,
-    groups,
-    coefficients,
-    clip_scale,
-    flags,
-    counts,
-    applied,
-    grad_scale,
-    found_inf,
-    n,
-    chunks,
-    n_groups,
-    SCOPE: tl.constexpr,
-    COUPLED: tl.constexpr,
-    UNIT: tl.constexpr,
-    SQRT: tl.constexpr,
-    CLIP: tl.constexpr,
-    CHECK: tl.constexpr,
-    MOMENTS: tl.constexpr,
-    LEVEL: tl.constexpr,
-    TILE: tl.constexpr,
-    LANES: tl.constexpr,
-):
+    tensors, clocks, numbers, partials, sums, groups, coefficients, clip_scale, flags, counts, applied, grad_scale,
+    found_inf, n, chunks, n_groups, SCOPE: tl.constexpr, COUPLED: tl.constexpr, UNIT: tl.constexpr,
+    SQRT: tl.constexpr, CLIP: tl.constexpr, CHECK: tl.constexpr, MOMENTS: tl.constexpr, LEVEL: tl.constexpr,
+    TILE: tl.constexpr, LANES: tl.constexpr,
+):  # fmt: skip
     """Lines 2, 4 and 5 for all tensors, t, and whether the step is taken. One program."""
     lanes = tl.arange(0, LANES)
     tile = tl.arange(0, TILE)
@@ -335,7 +261,10 @@ def find_scalars(
         moment_sq = tl.load(sums + MOMENT_SQ * n + j, known, 0.0)
         grad_sq = tl.load(own + GRAD_SQ, known, 0.0)
         if SCOPE == TENSOR_SCOPE:
-            t = tl.load(tl.load(tensor + STEP, known, 0).to(tl.pointer_type(tl.float32)), known, 0.0).to(tl.float64) + 1.0
+            t = (
+                tl.load(tl.load(tensor + STEP, known, 0).to(tl.pointer_type(tl.float32)), known, 0.0).to(tl.float64)
+                + 1.0
+            )
             previous = tl.zeros([LANES], tl.float64)
             if SQRT:
                 previous = tl.load(tl.load(tensor + BETA_HAT, known, 0).to(tl.pointer_type(tl.float64)), known, 0.0)
@@ -364,38 +293,3 @@ def find_scalars(
         tl.store(own + T, t, known)
         tl.store(own + KEPT, kept, known)
         tl.store(own + NEW_BETA_HAT, beta_hat, known)
-
-
-@triton.jit(do_not_specialize=["n", "chunks"])
-def finish_step(
-    tensors, partials, sums, coefficients, norms, flags, n, chunks, SQRT: tl.constexpr, TILE: tl.constexpr
-):
-    """Write t, β̂ and the record of TILE tensors, if the step is taken. The rows of norms are those of `TensorNorms`."""
-    if tl.load(flags + TAKEN) == 0:
-        return
-    j = tl.program_id(0) * TILE + tl.arange(0, TILE)
-    known = j < n
-    tensor = tensors + j * FIELDS
-    first = tl.load(tensor + FIRST_CHUNK, known, 0)
-    count = tl.load(tensor + CHUNKS, known, 0)
-    longest = tl.max(count)
-    total = tl.zeros([TILE], tl.float64)
-    for i in range(0, longest, TILE):
-        lane = i + tl.arange(0, TILE)
-        at = partials + MOMENT_SQ * chunks + first[:, None] + lane[None, :]
-        total += tl.sum(tl.load(at, lane[None, :] < count[:, None], 0.0), 1)
-    own = coefficients + j * COEFFICIENTS
-    tl.store(norms + j, tl.load(sums + RAW_SQ * n + j, known, 0.0), known)
-    tl.store(norms + n + j, tl.load(own + GRAD_SQ, known, 0.0), known)
-    tl.store(norms + 2 * n + j, tl.load(sums + MOMENT_SQ * n + j, known, 0.0), known)
-    tl.store(norms + 3 * n + j, total, known)
-    tl.store(norms + 4 * n + j, tl.load(own + NEW_BETA_HAT, known, 0.0), known)
-    tl.store(sums + MOMENT_SQ * n + j, total, known)  # the next step starts from it
-    t_at = tl.load(tensor + STEP, known, 0).to(tl.pointer_type(tl.float32))
-    tl.store(t_at, tl.load(own + T, known, 0.0).to(tl.float32), known)
-    if SQRT:
-        kept_at = tl.load(tensor + BETA_HAT, known, 0).to(tl.pointer_type(tl.float64))
-        tl.store(kept_at, tl.load(own + KEPT, known, 0.0), known)
-
-
-KERNELS = (sum_tensors, find_scalars, finish_step)

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from acmo.backends.scalars import refuse_nonfinite
-from acmo.backends.triton import fields, pass_kernels, scalar_kernels
+from acmo.backends.triton import fields, pass_kernels, scalar_kernels, tensor_kernels
 from acmo.backends.triton.tables import PassTables, kind_of
 from acmo.step_data import GroupOptions, Part, StepOptions, StepRecord
 
@@ -45,7 +45,7 @@ def step(
       parts, groups, options: as every backend gets them.
       cache: of tables, by the set of tensors; the optimizer keeps it between steps.
     """
-    places = tuple([(part.group, part.indices) for part in parts])
+    places = tuple([(part.group, tuple(part.indices)) for part in parts])
     tables = find_tables(parts, groups, places, cache)
     device = parts[0].params[0].device
     known = knows_moments(parts, tables)
@@ -53,7 +53,9 @@ def step(
         launch(parts, groups, options, tables, known)
     if not tables.launched:
         tables.launched = True
-        skip_global_checks(*pass_kernels.KERNELS, *scalar_kernels.KERNELS)
+        skip_global_checks(
+            pass_kernels.sum_chunks, scalar_kernels.find_scalars, pass_kernels.update_chunks, tensor_kernels.finish_step
+        )
     for part in parts:  # autograd must notice a step between forward and backward
         increment_version(part.params)
         increment_version(part.moments)
@@ -123,7 +125,9 @@ def launch(
 ) -> None:
     """Launch the kernels of one step."""
     sqrt = options.psi == "sqrt"
-    addresses = [list(map(Tensor.data_ptr, chain.from_iterable(own))) for own in zip(*map(list_tensors, parts))]
+    addresses = [
+        list(map(Tensor.data_ptr, chain.from_iterable(own))) for own in zip(*map(list_tensors, parts), strict=True)
+    ]
     steps, beta_hats = addresses[3], addresses[4]
     if any([group.idle_steps for group in groups]) or len(groups) > 1:  # noqa: C419
         steps, beta_hats = list_clocks(parts, groups)
@@ -151,7 +155,7 @@ def launch(
             tensors, tables.owners, tables.coefficients, tables.partials, tables.flags, first, chunks,
             TYPES[p], TYPES[m], TYPES[g], wide_type(p), coupled, False, BLOCK, num_warps=WARPS,
         )  # fmt: skip
-    scalar_kernels.finish_step[(-(-n // TILE),)](
+    tensor_kernels.finish_step[(-(-n // TILE),)](
         tensors, tables.partials, tables.sums, tables.coefficients, tables.norms, tables.flags, n, chunks, sqrt, TILE,
         num_warps=4,
     )  # fmt: skip

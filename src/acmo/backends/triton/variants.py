@@ -16,6 +16,7 @@ from acmo.backends.triton import (
     row_tables,
     scalar_kernels,
     steps,
+    tensor_kernels,
 )
 
 POINTERS = {
@@ -93,9 +94,9 @@ def list_variants() -> Iterator[Variant]:
             constants = {"SCOPE": code.value, **flags, **sizes}
             name = f"find_scalars {scope}" + " all options" * rest
             yield make(name, scalar_kernels.find_scalars, constants, 8)
-    yield make("finish_step", scalar_kernels.finish_step, {"SQRT": True, "TILE": steps.TILE}, 4)
+    yield make("finish_step", tensor_kernels.finish_step, {"SQRT": True, "TILE": steps.TILE}, 4)
     totals = {"ROWS_OF_SUMS": fields.SUMS.value, "FIRST": 0, "TILE": steps.TILE}
-    yield make("sum_tensors", scalar_kernels.sum_tensors, totals, 4)
+    yield make("sum_tensors", tensor_kernels.sum_tensors, totals, 4)
     yield from list_row_variants()
 
 
