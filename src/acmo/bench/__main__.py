@@ -20,6 +20,7 @@ from acmo.bench.run import SetResult, bfloat16, linear_cost, measure_set
 from acmo.bench.sets import SETS, ParameterSet
 from acmo.bench.table import report
 from acmo.bench.targets import HALF, LINEAR, verdicts
+from acmo.gpu_test import build_contenders, make_params, time_steps
 
 QUICK, QUICK_SECONDS = ("10k", "1000x1000", "resnet50"), 2.0  # a set, beside building it
 # (quick, full): small sets cost little and scatter much.
@@ -29,6 +30,8 @@ ROUNDS_LARGE, ROUNDS_SMALL, ROUNDS_PAIR = (5, 30), (100, 400), (5, 20)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run, print, and write the JSON. Returns the exit code: 0, whether the targets are met or not."""
     options = parse(arguments)
+    if options.device == "cuda":
+        return bench_cuda(options.sets)
     if options.threads:
         torch.set_num_threads(options.threads)
     about = machine()  # before we are the load ourselves
@@ -70,6 +73,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--compiled", action="store_true", help=f"also {COMPILED!r}; compiling takes minutes")
     parser.add_argument("--markdown", action="store_true", help="print tables in Markdown")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all numbers there as well")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="cuda: time steps by CUDA events")
     options = parser.parse_args(arguments)
     keys = options.sets.split(",") if options.sets else QUICK if options.quick else SETS
     unknown = [key for key in keys if key not in SETS]
@@ -81,6 +85,20 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
             parser.error(f"--{name} must be at least 1, got {value}")
     options.sets = [SETS[key] for key in keys]
     return options
+
+
+def bench_cuda(sets: Sequence[ParameterSet]) -> int:
+    """Time steps on a GPU and print a table; return 2 where there is none."""
+    if not torch.cuda.is_available():
+        print("--device cuda needs a GPU that torch can use, and torch.cuda.is_available() is False", file=sys.stderr)
+        return 2
+    device = torch.device("cuda")
+    print(f"{torch.cuda.get_device_name(device)}, torch {torch.__version__}, acmo {acmo.__version__}")
+    for which in sets:
+        contenders = build_contenders(make_params(device, which.shapes))
+        for name, opt in contenders.items():
+            print(f"{which.label:24} {name:14} {time_steps(opt.step, device):8.3f} ms", flush=True)
+    return 0
 
 
 def rounds(options: argparse.Namespace, which: ParameterSet) -> int:
