@@ -61,7 +61,7 @@ def replay_graph(device: torch.device) -> tuple[bool, str]:
     for kind in (ACMo, RowACMo):
         params = make_params(device)
         opt = kind(params, lr=torch.tensor(0.01, device=device))
-        stream = torch.cuda.Stream(device)
+        stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(stream):
             for _ in range(warm):
@@ -82,7 +82,7 @@ def time_steps(step: Callable[[], Any], device: torch.device, steps: int = SPEED
     """Return the milliseconds of one step, by CUDA events."""
     for _ in range(3):
         step()
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
     begin.record(torch.cuda.current_stream(device))
     for _ in range(steps):
         step()
