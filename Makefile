@@ -13,6 +13,8 @@ STAMP  := $(VENV)/.torch-$(firstword $(shell printf '%s' '$(TORCH)' | cksum))
 MODULES := $(firstword $(shell find src/acmo -name '*.py' | sort | cksum))
 PACKAGE := $(VENV)/.package-$(MODULES)
 NATIVE := CMakeLists.txt $(wildcard src/acmo/native/*.c src/acmo/native/*.h)
+# Beside a CPU torch: without --no-deps pip could bring what CUDA needs. The tests run its interpreter and its compiler.
+TRITON := triton==3.7.1
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 unexport PYTHONPATH  # what is tested is the installed package
@@ -77,9 +79,11 @@ $(VENV)/.docs: $(STAMP) pyproject.toml | $(PACKAGE)
 $(VENV)/.dev: $(STAMP) pyproject.toml | $(PACKAGE)
 	@echo "installing what the quick tests need ..."
 	@$(PIP) -c $(STAMP) "acmo[dev]"
+	@$(PIP) --no-deps $(TRITON) || echo "no Triton for this platform: its tests are skipped"
 	@touch $@
 
 $(VENV)/.dev-all: $(STAMP) pyproject.toml | $(PACKAGE)
 	@echo "installing what all tests need ..."
 	@$(PIP) -c $(STAMP) "acmo[dev-all]"
+	@$(PIP) --no-deps $(TRITON) || echo "no Triton for this platform: its tests are skipped"
 	@touch $@ $(VENV)/.dev

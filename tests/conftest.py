@@ -18,6 +18,10 @@ from hypothesis import settings
 
 from tests.support.combinations import covering
 
+# Before anything imports Triton: there is no GPU, and its kernels run in its interpreter. Tests of compiled kernels are
+# processes of their own.
+os.environ.setdefault("TRITON_INTERPRET", "1")
+
 QUICK = ("backends", "core", "rivals", "torch_suite", "lab/test_smoke.py")
 TESTS = Path(__file__).parent
 

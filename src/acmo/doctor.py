@@ -12,6 +12,8 @@ from torch import Tensor
 
 import acmo
 from acmo import native
+from acmo.backends.triton import availability
+from acmo.gpu_test import gpu_test
 
 LR = 0.05
 # How far one step may be from the reference's, in units in the last place of the largest number that goes into an
@@ -48,7 +50,15 @@ def diagnosis() -> Iterator[tuple[str, str]]:
         yield "kernel", f"{kernel.isa}, {'OpenMP' if kernel.openmp else 'one thread: built without OpenMP'}"
     for device in devices():
         fused = device.type == "cpu" and kernel is not None
-        yield str(device), "fused (the C kernel)" if fused else "foreach"
+        yield str(device), "fused (the C kernel)" if fused else describe_gpu(device)
+
+
+def describe_gpu(device: torch.device) -> str:
+    """Return which backend is used on a device that is not the CPU, and why."""
+    if device.type not in availability.DEVICE_TYPES:
+        return "foreach"
+    why = availability.explain_unusable(device)
+    return "fused (the Triton kernels)" if why is None else f"foreach: {why}"
 
 
 def backends(device: torch.device) -> dict[str, dict[str, Any]]:
@@ -56,6 +66,8 @@ def backends(device: torch.device) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {"foreach": {"foreach": True}}
     if device.type == "cpu" and native.kernel() is not None:
         found["fused"] = {"fused": True}
+    if availability.is_usable(device):
+        found["triton"] = {"fused": True}
     return found
 
 
@@ -161,6 +173,13 @@ def main(arguments: list[str] | None = None) -> int:
     for case, passed, detail in self_test():
         failed += not passed
         print(f"{'ok  ' if passed else 'FAIL'} {case}: {detail}", flush=True)
+    gpus = [device for device in devices() if device.type == "cuda"]
+    if not gpus:
+        print("no GPU here: launches, equal bits, CUDA graphs and speed on a GPU were not tested")
+    for device in gpus:
+        for case, passed, detail in gpu_test(device):
+            failed += not passed
+            print(f"{'ok  ' if passed else 'FAIL'} {device} {case}: {detail}", flush=True)
     print("all backends agree with the reference" if not failed else f"{failed} cases failed: please report the table")
     return 1 if failed else 0
 

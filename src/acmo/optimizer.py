@@ -11,18 +11,17 @@ from torch.optim.optimizer import ParamsT
 
 from acmo import algorithm, native
 from acmo.backends import c_kernel, foreach, foreach_rows, kernel_ops, row_kernel, row_step, rows, two_pass
+from acmo.backends.triton import choice as triton_choice
 from acmo.gather import GroupLists, fill_lists, read_options, split_into_parts
 from acmo.newton_schulz import DEFAULT_STEPS
 from acmo.options import check_group, check_groups
 from acmo.parameter_checks import check_params
 from acmo.projections import Projection, project_parts
 from acmo.psi import Psi
-from acmo.rounding import rounds_randomly
 from acmo.scopes import ROW_KINDS, ROW_SCOPES
 from acmo.sharding import check_process_group, check_sharding, is_dtensor, is_inside_zero, sum_over_shards
 from acmo.state import StatefulOptimizer
 from acmo.step_data import GroupOptions, NonFiniteGradient, Part, StepFunction, StepOptions, StepRecord
-from acmo.telemetry import telemetry
 
 
 class ACMo(StatefulOptimizer):
@@ -144,10 +143,10 @@ class ACMo(StatefulOptimizer):
         if group.pop("process_group", self._process_group) is not self._process_group:
             raise ValueError("process_group is one for the whole optimizer, a group cannot have its own")
         check_group({**self.defaults, **group}, self.param_groups)
-        if self.defaults["fused"]:
-            native.required()
         super().add_param_group(group)
         try:
+            if self.defaults["fused"]:
+                triton_choice.require_kernel(self.param_groups[-1]["params"])
             self._check_parameters(self.param_groups[-1])
         except Exception:
             self.param_groups.pop()
@@ -156,19 +155,8 @@ class ACMo(StatefulOptimizer):
     def _check_parameters(self, group: dict[str, Any]) -> None:
         check_params(group)
         check_sharding(group, self._process_group)
+        triton_choice.prepare(group["params"])
         self._over_ranks = self._over_ranks or any(map(is_dtensor, group["params"]))
-
-    def telemetry(self) -> dict[str, Any]:
-        """Return norms, β̂ and angles of the last step that was taken, as floats; ``{}`` before the first.
-
-        Keys: ``grad_norm`` (raw, before clip and decay), ``moment_norm`` (‖m_t‖), ``beta_hat``, ``cos_grad_moment``
-        (between g_t and m_{t−1}), ``cos_update_grad`` (m_t and g_t), ``cos_update_moment`` (m_t and m_{t−1}), NaN where
-        undefined; ``clip_scale``, ``skipped_steps``; ``scopes``: the same per group or per tensor, where that is the
-        scope. The angles are free: they follow from norms that the step computes anyway. Reading them may wait for the
-        device, and never communicates: for sharded parameters ‖m_t‖ and the angles are those of the step before, NaN at
-        first.
-        """
-        return telemetry(self._step_log, self.param_groups[0]["norm_scope"], self.skipped_steps)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take one step; return what ``closure`` returned."""
@@ -200,6 +188,8 @@ class ACMo(StatefulOptimizer):
                 self._update(parts, groups)
         finally:
             torch._C._set_grad_enabled(grad_mode)
+        if self._inside_zero:
+            self._step_log.collect_counts()
         if (self._process_group is not None or self._inside_zero) and self._step_log.skipped is not None:
             # ZeroRedundancyOptimizer copies param groups to and fro around a step, and saves its copies: no waiting.
             self._set_skipped_steps(self.param_groups[0]["skipped_steps"] + self._step_log.skipped)
@@ -284,6 +274,14 @@ class ACMo(StatefulOptimizer):
         if is_reference:
             return algorithm.step
         may_fuse = wide["fused"] or (wide["fused"] is None and wide["foreach"] is None)
+        # What only some backends can do: orthogonalise, and outside of rows round stochastically.
+        special = [
+            p.scope == "spectral" or (groups[p.group].first_number is not None and p.params[0].dtype == torch.bfloat16)
+            for p in parts
+        ]
+        is_plain = not callable(options.psi) and not any(special)
+        if may_fuse and is_plain and {p.params[0].device.type for p in parts} - {"cpu"}:
+            return triton_choice.choose(parts, options, by_row, bool(wide["fused"]), self._kernel_tables)
         use_kernel = may_fuse and not callable(options.psi) and native.kernel() is not None
         if by_row:
             usable = use_kernel and not torch.compiler.is_compiling()
@@ -294,17 +292,16 @@ class ACMo(StatefulOptimizer):
                 return row_step.step
             ways = [row_kernel.step_part if kernel else foreach_rows.step_part for kernel in kernels]
             return partial(rows.step, ways=ways)
-        on_one_rank = (
-            options.sum_over_shards is None and options.process_group is None and not torch.compiler.is_compiling()
+        on_one_rank = options.sum_over_shards is None and options.process_group is None
+        at_once = (
+            use_kernel and on_one_rank and is_plain and not options.unit_step and not torch.compiler.is_compiling()
         )
-        rounds = [rounds_randomly(part, groups[part.group]) for part in parts]  # which the kernel does by row alone
-        at_once = use_kernel and on_one_rank and not options.unit_step and not any(rounds)
-        if at_once and all(map(c_kernel.can_step, parts)):
+        if at_once and not torch.compiler.is_compiling() and all(map(c_kernel.can_step, parts)):
             return c_kernel.step
         passes = [
             kernel_ops if use_kernel and not rounding and c_kernel.can_pass(part) else foreach
-            for part, rounding in zip(parts, rounds, strict=True)
+            for part, rounding in zip(parts, special, strict=True)
         ]
         if wide["fused"]:
-            c_kernel.require(parts, rounds)
+            c_kernel.require(parts, special)
         return partial(two_pass.step, passes=passes)

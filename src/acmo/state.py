@@ -14,7 +14,7 @@ from acmo.state_checks import check_state_dict, match_states
 from acmo.state_formats import convert_state_dict, name_dtype
 from acmo.state_tensors import copy_moment, moment_dtype
 from acmo.step_data import scalar_dtype
-from acmo.telemetry import StepLog
+from acmo.telemetry import StepLog, telemetry
 
 Self = TypeVar("Self", bound="StatefulOptimizer")
 
@@ -29,6 +29,7 @@ class StatefulOptimizer(Optimizer):
     def _reset_caches(self) -> None:
         """Drop everything that is derived from the state."""
         self._cache = PartCache()
+        self._kernel_tables: dict[Any, Any] = {}  # of the Triton kernels
         self._step_log = StepLog()
 
     def __repr__(self) -> str:
@@ -52,6 +53,18 @@ class StatefulOptimizer(Optimizer):
             group["psi"] = None if callable(group["psi"]) else group["psi"]
             group["momentum_dtype"] = name_dtype(group["momentum_dtype"])
         return state
+
+    def telemetry(self) -> dict[str, Any]:
+        """Return norms, β̂ and angles of the last step that was taken, as floats; ``{}`` before the first.
+
+        Keys: ``grad_norm`` (raw, before clip and decay), ``moment_norm`` (‖m_t‖), ``beta_hat``, ``cos_grad_moment``
+        (between g_t and m_{t−1}), ``cos_update_grad`` (m_t and g_t), ``cos_update_moment`` (m_t and m_{t−1}), NaN where
+        undefined; ``clip_scale``, ``skipped_steps``; ``scopes``: the same per group or per tensor, where that is the
+        scope. The angles are free: they follow from norms that the step computes anyway. Reading them may wait for the
+        device, and never communicates: for sharded parameters ‖m_t‖ and the angles are those of the step before, NaN at
+        first.
+        """
+        return telemetry(self._step_log, self.param_groups[0]["norm_scope"], self.skipped_steps)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state of ACMo, SGD, Adam(W) or Muon; what it lacks is kept. A state that does not fit changes nothing.
@@ -86,6 +99,7 @@ class StatefulOptimizer(Optimizer):
     @property
     def skipped_steps(self) -> int:
         """How many steps were skipped because of a gradient that was not finite."""
+        self._step_log.collect_counts()
         saved = max((int(group["skipped_steps"]) for group in self.param_groups), default=0)
         return saved + int(self._step_log.skipped or 0)
 

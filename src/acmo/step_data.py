@@ -107,6 +107,13 @@ class RowNorms(NamedTuple):
     turned: Tensor  # rows with ⟨g, m_{t−1}⟩ < 0
 
 
+class KernelLog(NamedTuple):
+    """What a kernel keeps of its steps on the device; its norms are then those of the last step that was taken."""
+
+    counts: Tensor  # int32: how many steps were taken and how many skipped, since they were last read
+    ever_taken: Tensor  # whether a step of this set of tensors was
+
+
 class StepRecord(NamedTuple):
     """What a step computed: the next step starts from it, and `telemetry` reports it."""
 
@@ -119,6 +126,7 @@ class StepRecord(NamedTuple):
     active_sets: Tensor | None = None  # and per rank a number for the set of parameters that took part
     rows: RowNorms | None = None  # by row: of the tensors of `row_places`
     row_places: tuple[tuple[int, int], ...] = ()  # (group, position) of each
+    kernel_log: KernelLog | None = None
     late: bool = False  # sharded: ‖m_t‖² over all ranks arrives with the next step's message
     rows_skipped: int | None = None  # by `acmo.backends.row_step`, whose `norms` hold the rows' report: see `read_rows`
 

@@ -34,6 +34,7 @@ class StepLog:
         self.skipped: Tensor | int | None = None  # since the count in the param groups was last brought up to date
         self.applied = 0  # steps taken, as far as that is known at once
         self.applied_on_device: Tensor | int | None = None  # and those that only the device knows of
+        self.counts: Tensor | None = None  # a kernel's own, of steps taken and skipped, not yet added to those above
         self.earlier: deque[StepRecord] = deque(maxlen=KEPT_RECORDS)
 
     def open(self, groups: Sequence[dict[str, Any]]) -> None:
@@ -62,6 +63,12 @@ class StepLog:
 
     def enter(self, record: StepRecord) -> None:
         """Enter a step, without waiting for it."""
+        if record.kernel_log is not None:  # the kernel has counted the step and selected the norms: nothing to launch
+            if self.record is not None and not has_same_places(self.record, record):
+                self.earlier.appendleft(self.record)
+            self.counts, self.completed = record.kernel_log.counts, None
+            self.record = record._replace(applied=record.kernel_log.ever_taken)
+            return
         applied = record.applied
         if record.rows_skipped:  # rows are skipped by themselves, though the step is taken
             self.skipped = 1 if self.skipped is None else self.skipped + 1
@@ -89,8 +96,18 @@ class StepLog:
                 self.earlier.appendleft(self.record)
             self.record = record
 
+    def collect_counts(self) -> None:
+        """Add what a kernel has counted, without waiting for it."""
+        if self.counts is None:
+            return
+        taken, skipped = self.counts.clone().unbind()
+        self.counts.zero_()
+        self.skipped = (0 if self.skipped is None else self.skipped) + skipped
+        self.applied_on_device = taken if self.applied_on_device is None else self.applied_on_device + taken
+
     def count_steps(self) -> int:
         """Return how many steps were taken since the state was made or loaded."""
+        self.collect_counts()
         return self.applied + int(self.applied_on_device or 0)
 
     def find_last(self) -> StepRecord | None:
@@ -121,8 +138,8 @@ def select(record: StepRecord, last: StepRecord, applied: Tensor) -> StepRecord:
     if active_sets is not None and last.active_sets is not None:
         active_sets = torch.where(applied, active_sets, last.active_sets)
     taken = applied | last.applied
-    return StepRecord(
-        norms, clip_scale, taken, (), record.places, all_ranks, active_sets, record.rows, record.row_places, record.late
+    return record._replace(
+        norms=norms, clip_scale=clip_scale, applied=taken, moment_sqs=(), all_ranks=all_ranks, active_sets=active_sets
     )
 
 

@@ -219,3 +219,11 @@ def test_an_unknown_set_is_refused_by_name() -> None:
     out = subprocess.run(command, capture_output=True, text=True, check=False)
     assert out.returncode == 2
     assert "got 'resnet51'" in out.stderr
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_cuda_bench_without_a_gpu_is_refused(capsys):
+    from acmo.bench.__main__ import main
+
+    assert main(["--device", "cuda", "--quick"]) == 2
+    assert "is_available() is False" in capsys.readouterr().err

@@ -67,3 +67,13 @@ def _halved(scalars):
 
 
 from acmo.backends.scalars import compute_scalars as doctor_solve  # noqa: E402  the true one, before it is patched
+
+
+def test_gpu_tests_report_what_goes_wrong_without_a_gpu(monkeypatch):
+    from acmo import gpu_test
+
+    monkeypatch.setattr(gpu_test, "SPEED_SHAPES", ((8, 8),))
+    found = {name: (passed, detail) for name, passed, detail in gpu_test.gpu_test(torch.device("cpu"))}
+    assert found["equal bits"][0]
+    assert not found["captured graph"][0]
+    assert not found["speed"][0]

@@ -61,7 +61,8 @@ def update(part: Part, group: GroupOptions, options: StepOptions, scalars: PartS
         if is_copy:
             g = [x.masked_fill_(~should_step, 0.0) for x in g]
         else:
-            g, is_copy = [torch.where(should_step, x, 0.0) for x in g], True
+            zero = torch.zeros((), dtype=g[0].dtype, device=p0.device)  # a number would become one tensor each
+            g, is_copy = [torch.where(should_step, x, zero) for x in g], True
         beta_hat = torch.where(scalars.should_step, beta_hat, 1.0)
         alpha = torch.where(should_step, as_scalar(alpha, dtype, p0.device), 0.0)
         if group.decoupled:

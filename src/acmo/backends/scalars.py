@@ -273,6 +273,8 @@ def find_newest(
 
 def stack(scalars: list[Tensor], home: Tensor) -> Tensor:
     """Stack n tensors of one element as ``[n]``."""
+    if len({(x.device, x.dtype, x.shape) for x in scalars}) == 1:  # one conversion for all, not one each
+        return torch.stack(scalars).reshape(len(scalars)).to(home)
     return torch.stack([x.to(home).reshape(()) for x in scalars])
 
 

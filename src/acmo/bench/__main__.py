@@ -21,6 +21,7 @@ from acmo.bench.sets import SETS, ParameterSet
 from acmo.bench.spectral import measure_spectral, report_spectral
 from acmo.bench.table import report
 from acmo.bench.targets import HALF, LINEAR, verdicts
+from acmo.gpu_test import build_contenders, make_params, time_steps
 
 QUICK = ("10k", "resnet50")
 ROUNDS_LARGE, ROUNDS_SMALL, ROUNDS_PAIR = 30, 400, 20  # small sets cost little and scatter much
@@ -30,6 +31,8 @@ ROUNDS_SPECTRAL = 7
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run, print, and write the JSON. Returns the exit code: 0, whether the targets are met or not."""
     options = parse(arguments)
+    if options.device == "cuda":
+        return bench_cuda(options.sets)
     if options.threads:
         torch.set_num_threads(options.threads)
     if options.spectral:
@@ -79,6 +82,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=2048, help="tokens per step, for --spectral (default: 2048)")
     parser.add_argument("--markdown", action="store_true", help="print tables in Markdown")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all numbers there as well")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="cuda: time steps by CUDA events")
     options = parser.parse_args(arguments)
     default: Sequence[str] = ("transformer",) if options.spectral else QUICK if options.quick else list(SETS)
     keys = options.sets.split(",") if options.sets else default
@@ -91,6 +95,20 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
             parser.error(f"--{name} must be at least 1, got {value}")
     options.sets = [SETS[key] for key in keys]
     return options
+
+
+def bench_cuda(sets: Sequence[ParameterSet]) -> int:
+    """Time steps on a GPU and print a table; return 2 where there is none."""
+    if not torch.cuda.is_available():
+        print("--device cuda needs a GPU that torch can use, and torch.cuda.is_available() is False", file=sys.stderr)
+        return 2
+    device = torch.device("cuda")
+    print(f"{torch.cuda.get_device_name(device)}, torch {torch.__version__}, acmo {acmo.__version__}")
+    for which in sets:
+        contenders = build_contenders(make_params(device, which.shapes))
+        for name, opt in contenders.items():
+            print(f"{which.label:24} {name:14} {time_steps(opt.step, device):8.3f} ms", flush=True)
+    return 0
 
 
 def rounds(options: argparse.Namespace, which: ParameterSet) -> int:
