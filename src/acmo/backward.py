@@ -10,12 +10,14 @@ from torch.nn import Module
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import ParamsT
 
-from acmo.gather import CachedGroup, GroupLists, fill_lists, read_options, split_into_parts
+from acmo.gather import GroupLists, fill_lists, split_into_parts
 from acmo.optimizer import ACMo
 from acmo.options import check_groups
 from acmo.projections import couples_parameters
+from acmo.scopes import has_rows
 from acmo.sharding import is_dtensor
 from acmo.step_data import NORM_ROWS, GroupOptions, NonFiniteGradient, RowNorms, StepRecord, read_rows
+from acmo.step_memory import CachedGroup, read_options
 
 Place = tuple[int, int]  # group, and position in it
 Self = TypeVar("Self", bound="StepsInBackward")
@@ -194,7 +196,7 @@ class StepsInBackward(ACMo):
 
     def _begin_round(self) -> None:
         """Look at what the first parameter of a step sees, and the others rely on: whether a group goes by row."""
-        by_row = self._has_rows()
+        by_row = has_rows(self.param_groups)
         if by_row != self._by_row or not self._cached:
             check_groups(self.param_groups)
             self._cached.clear()

@@ -92,7 +92,7 @@ def find_nonfinite(blocks: Sequence[Block], sums: Tensor) -> tuple[int, int] | N
 def store(x: Block, t: float, moves: Tensor) -> None:
     """Write θ, m and t; int8 only in rows that move. A float16 m saturates: an infinite one would become NaN."""
     p = x.part.params[x.j]
-    if rounds_randomly(x.part, x.group):
+    if x.group.first_number is not None and rounds_randomly(x.part, x.group):
         seed = find_seed(x.part, x.group, x.j)
         p.copy_(round_randomly(x.theta, seed, index_entries(p, x.part.owners[x.j])))
     else:

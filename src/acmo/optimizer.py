@@ -11,17 +11,19 @@ from torch.optim.optimizer import ParamsT
 
 from acmo import algorithm, native
 from acmo.backends import c_kernel, foreach, foreach_rows, kernel_ops, row_kernel, row_step, rows, two_pass
+from acmo.backends.triton import availability
 from acmo.backends.triton import choice as triton_choice
-from acmo.gather import GroupLists, fill_lists, read_options, split_into_parts
+from acmo.gather import GroupLists, fill_lists, split_into_parts
 from acmo.newton_schulz import DEFAULT_STEPS
 from acmo.options import check_group, check_groups
 from acmo.parameter_checks import check_params
-from acmo.projections import Projection, project_parts
+from acmo.projections import Projection, get_projection, project_parts
 from acmo.psi import Psi
-from acmo.scopes import ROW_KINDS, ROW_SCOPES
+from acmo.scopes import ROW_KINDS, has_rows
 from acmo.sharding import check_process_group, check_sharding, is_dtensor, is_inside_zero, sum_over_shards
 from acmo.state import StatefulOptimizer
 from acmo.step_data import GroupOptions, NonFiniteGradient, Part, StepFunction, StepOptions, StepRecord
+from acmo.step_memory import read_options
 
 
 class ACMo(StatefulOptimizer):
@@ -47,12 +49,10 @@ class ACMo(StatefulOptimizer):
       unit_step: ``"rms"`` (or True): step by u = √n · m/‖m‖ over each scope, whatever the length of the gradient; n
         counts its entries. ``"spectral"``: the same, but matrices are orthogonalised (see `acmo.SpectralACMo`).
       ns_steps: the iterations that orthogonalise.
-      psi: Ψ of Algorithm 1: ``"identity"``, ``"sqrt"`` as Theorem 4.1 requires, or a callable
-        ``psi(beta_hat, beta_hat_prev, t)`` of tensors.
+      psi: Ψ of Algorithm 1: ``"identity"``, ``"sqrt"`` as in Theorem 4.1, or a callable of tensors (β̂, β̂_prev, t).
       max_grad_norm: clip the gradient to this norm, over all parameters, in the same pass.
       projection: a callable that maps a parameter's value into the feasible set (see `acmo.projections`).
-      process_group: the ranks that hold the other tensors of θ, where plain tensors are this rank's share of a model
-        (ZeRO). DTensors (FSDP2, tensor parallel) need none.
+      process_group: the ranks that hold the other tensors of θ (ZeRO). DTensors (FSDP2, tensor parallel) need none.
       momentum_dtype: dtype of the stored moment; the parameter's own by default.
       stochastic_rounding: round bfloat16 parameters up or down at random, so that small steps are not lost.
       nonfinite: what to do about a gradient that is not finite: ``"skip"``, ``"raise"`` or ``"propagate"``.
@@ -211,17 +211,13 @@ class ACMo(StatefulOptimizer):
                     checked = True
                 lists = GroupLists([], [], [], [], [], [], [], [], [], [])
                 self._init_group(group, *lists)
-                own = split_into_parts(k, group, lists, by_row=self._has_rows())
+                own = split_into_parts(k, group, lists, by_row=has_rows(self.param_groups))
                 if not compiling:
                     self._cache.enter(group, lists, own, self.param_groups)
             parts += own
             groups.append(read_options(group, lists, first_number))
             first_number += len(group["params"])
         return parts, groups
-
-    def _has_rows(self) -> bool:
-        """Return whether a group goes by row."""
-        return any(g["norm_scope"] in ROW_SCOPES or g["unit_step"] == "spectral" for g in self.param_groups)
 
     def _init_group(self, group: dict[str, Any], *lists: Any) -> None:
         """Fill `GroupLists` from a group; torch.compile knows this name and form, and runs it instead of tracing it."""
@@ -261,7 +257,7 @@ class ACMo(StatefulOptimizer):
             sum_over_shards=sum_over_shards if self._over_ranks and any(p.shards for p in parts) else None,
         )
         record = self._choose_backend(parts, groups, options, wide)(parts, groups, options)
-        if any([group["projection"] is not None for group in param_groups]):  # noqa: C419
+        if list(map(get_projection, param_groups)) != [None] * len(param_groups):
             project_parts(parts, param_groups, record, self._process_group)
         return record
 
@@ -269,9 +265,8 @@ class ACMo(StatefulOptimizer):
         self, parts: list[Part], groups: list[GroupOptions], options: StepOptions, wide: dict[str, Any]
     ) -> StepFunction:
         """Return the function that executes this step: the reference, rows, the C kernel in one call, or two passes."""
-        by_row = parts[0].scope in ROW_KINDS if parts else self._has_rows()
-        is_reference = wide["differentiable"] or (wide["foreach"] is False and not wide["fused"])
-        if is_reference:
+        by_row = parts[0].scope in ROW_KINDS if parts else has_rows(self.param_groups)
+        if wide["differentiable"] or (wide["foreach"] is False and not wide["fused"]):
             return algorithm.step
         may_fuse = wide["fused"] or (wide["fused"] is None and wide["foreach"] is None)
         # What only some backends can do: orthogonalise, and outside of rows round stochastically.
@@ -280,22 +275,20 @@ class ACMo(StatefulOptimizer):
             for p in parts
         ]
         is_plain = not callable(options.psi) and not any(special)
-        if may_fuse and is_plain and {p.params[0].device.type for p in parts} - {"cpu"}:
+        if may_fuse and is_plain and not {p.params[0].device.type for p in parts}.isdisjoint(availability.DEVICE_TYPES):
             return triton_choice.choose(parts, options, by_row, bool(wide["fused"]), self._kernel_tables)
         use_kernel = may_fuse and not callable(options.psi) and native.kernel() is not None
         if by_row:
-            usable = use_kernel and not torch.compiler.is_compiling()
-            kernels = [usable and row_kernel.can_step(part, groups[part.group]) for part in parts]
+            use_kernel = use_kernel and not torch.compiler.is_compiling()
+            kernels = [use_kernel and row_kernel.can_step(part, groups[part.group]) for part in parts]
             if wide["fused"]:
                 row_kernel.require([part for part, kernel in zip(parts, kernels, strict=True) if not kernel])
             if parts and all(kernels) and row_step.is_simple(parts, groups, options):
                 return row_step.step
             ways = [row_kernel.step_part if kernel else foreach_rows.step_part for kernel in kernels]
             return partial(rows.step, ways=ways)
-        on_one_rank = options.sum_over_shards is None and options.process_group is None
-        at_once = (
-            use_kernel and on_one_rank and is_plain and not options.unit_step and not torch.compiler.is_compiling()
-        )
+        alone = options.sum_over_shards is None and options.process_group is None
+        at_once = use_kernel and alone and is_plain and not options.unit_step
         if at_once and not torch.compiler.is_compiling() and all(map(c_kernel.can_step, parts)):
             return c_kernel.step
         passes = [

@@ -11,6 +11,11 @@ TABLE_RATIO = 8  # a matrix with more rows per column is taken for a vocabulary 
 SPECTRAL_SIDE = 8  # a matrix is orthogonalised if both of its sides are longer
 
 
+def has_rows(groups: Iterable[Mapping[str, Any]]) -> bool:
+    """Return whether a parameter group goes by row."""
+    return any(group["norm_scope"] in ROW_SCOPES or group["unit_step"] == "spectral" for group in groups)
+
+
 def resolve_scope(norm_scope: str, shape: Sequence[int]) -> str:
     """Return the scope of one parameter from the option and its global shape.
 

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from acmo.gather import PartCache
 from acmo.scopes import describe_scope, resolve_kind
 from acmo.state_checks import check_state_dict, match_states
 from acmo.state_formats import convert_state_dict, name_dtype
 from acmo.state_tensors import copy_moment, moment_dtype
 from acmo.step_data import scalar_dtype
-from acmo.telemetry import StepLog, telemetry
+from acmo.step_memory import PartCache, StepLog
+from acmo.telemetry import telemetry
 
 Self = TypeVar("Self", bound="StatefulOptimizer")
 

@@ -1,164 +1,20 @@
 """The angles between g, m_{t−1} and m_t, which follow from the norms that a step computes anyway."""
 
 import math
-from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from acmo.scopes import ROW_SCOPES, resolve_kind
-from acmo.state_tensors import moment_dtype
 from acmo.step_data import (
-    MOMENT_SQ_AFTER,
-    MOMENT_SQ_BEFORE,
     NORM_ROWS,
-    RAW_GRAD_SQ,
     RowNorms,
     StepRecord,
     TensorNorms,
     read_rows,
-    scalar_dtype,
 )
-
-KEPT_RECORDS = 4  # of other sets of parameters
-
-
-class StepLog:
-    """What is kept of the steps. An object of its own: torch.compile drops what a step sets on its optimizer."""
-
-    def __init__(self) -> None:
-        self.record: StepRecord | None = None
-        self.completed: StepRecord | None = None  # sharded: the last record whose ‖m_t‖² is known
-        self.skipped: Tensor | int | None = None  # since the count in the param groups was last brought up to date
-        self.applied = 0  # steps taken, as far as that is known at once
-        self.applied_on_device: Tensor | int | None = None  # and those that only the device knows of
-        self.counts: Tensor | None = None  # a kernel's own, of steps taken and skipped, not yet added to those above
-        self.earlier: deque[StepRecord] = deque(maxlen=KEPT_RECORDS)
-
-    def open(self, groups: Sequence[dict[str, Any]]) -> None:
-        """Enter an empty record of the form that steps will have: then torch.compile needs one graph for all steps."""
-        places: list[tuple[int, tuple[int, ...]]] = []
-        for k, group in enumerate(groups):
-            kinds: dict[Any, list[int]] = {}
-            for i, p in enumerate(group["params"]):
-                if p.grad is not None:
-                    scope = resolve_kind(group, p)
-                    kinds.setdefault((p.device, p.dtype, moment_dtype(p, group), scope), []).append(i)
-            places += [(k, tuple(indices)) for indices in kinds.values()]
-        if not places:
-            return
-        first = groups[places[0][0]]["params"][places[0][1][0]]
-        device, dtype = first.device, scalar_dtype(first.device)
-        n = sum(len(indices) for _, indices in places)
-        norms, ones = torch.zeros(NORM_ROWS, n, dtype=dtype, device=device), torch.ones(1, dtype=dtype, device=device)
-        false = torch.zeros((), dtype=torch.bool, device=device)
-        rows, row_places = None, [(k, i) for k, indices in places for i in indices]
-        if any(g["norm_scope"] in ROW_SCOPES or g["unit_step"] == "spectral" for g in groups):
-            rows = RowNorms(*torch.zeros(len(RowNorms._fields), n, dtype=dtype, device=device).unbind())
-        self.record = StepRecord(norms, ones, false, (), tuple(places), rows=rows, row_places=tuple(row_places))
-        self.skipped = torch.zeros((), dtype=torch.int32, device=device)
-        self.applied_on_device = torch.zeros((), dtype=torch.int32, device=device)
-
-    def enter(self, record: StepRecord) -> None:
-        """Enter a step, without waiting for it."""
-        if record.kernel_log is not None:  # the kernel has counted the step and selected the norms: nothing to launch
-            if self.record is not None and not has_same_places(self.record, record):
-                self.earlier.appendleft(self.record)
-            self.counts, self.completed = record.kernel_log.counts, None
-            self.record = record._replace(applied=record.kernel_log.ever_taken)
-            return
-        applied = record.applied
-        if record.rows_skipped:  # rows are skipped by themselves, though the step is taken
-            self.skipped = 1 if self.skipped is None else self.skipped + 1
-        elif record.rows is not None and applied is not False:
-            any_skipped = record.rows.skipped.sum() > 0
-            any_skipped = any_skipped if applied is True else any_skipped & applied
-            self.skipped = any_skipped.int() if self.skipped is None else self.skipped + any_skipped
-        if applied is True:
-            self.applied += 1
-        # A step that only makes state (gradients and lr 0) is not taken, but nothing was skipped either.
-        elif isinstance(applied, Tensor):
-            raw = sum_raw(record)
-            self.skipped = (0 if self.skipped is None else self.skipped) + (~applied & (raw != 0)).int()
-            taken = applied.int()
-            self.applied_on_device = taken if self.applied_on_device is None else self.applied_on_device + taken
-        else:
-            self.skipped = (0 if self.skipped is None else self.skipped) + int(float(sum_raw(record)) != 0)
-            return
-        if self.record is not None and has_same_places(self.record, record):
-            self.completed = complete(self.record, record) if record.late else None
-            self.record = select(record, self.record, applied) if isinstance(applied, Tensor) else record
-        else:
-            self.completed = None
-            if self.record is not None:
-                self.earlier.appendleft(self.record)
-            self.record = record
-
-    def collect_counts(self) -> None:
-        """Add what a kernel has counted, without waiting for it."""
-        if self.counts is None:
-            return
-        taken, skipped = self.counts.clone().unbind()
-        self.counts.zero_()
-        self.skipped = (0 if self.skipped is None else self.skipped) + skipped
-        self.applied_on_device = taken if self.applied_on_device is None else self.applied_on_device + taken
-
-    def count_steps(self) -> int:
-        """Return how many steps were taken since the state was made or loaded."""
-        self.collect_counts()
-        return self.applied + int(self.applied_on_device or 0)
-
-    def find_last(self) -> StepRecord | None:
-        """Return the record of the last step that was taken."""
-        records = [*self.earlier] if self.record is None else [self.record, *self.earlier]
-        return next((record for record in records if bool(record.applied)), None)
-
-
-def sum_raw(record: StepRecord) -> Tensor:
-    """Return ‖g‖² of line 1 over all parameters."""
-    return (record.norms if record.all_ranks is None else record.all_ranks)[RAW_GRAD_SQ].sum()
-
-
-def has_same_places(one: StepRecord, other: StepRecord) -> bool:
-    """Return whether two records are about the same parameters here, and the same groups on all ranks."""
-    if one.places != other.places or one.norms.device != other.norms.device:
-        return False
-    return one.all_ranks is None or other.all_ranks is None or one.all_ranks.shape == other.all_ranks.shape
-
-
-def select(record: StepRecord, last: StepRecord, applied: Tensor) -> StepRecord:
-    """Return the record, or the last one where this step was not taken: a select, no waiting."""
-    norms = torch.where(applied, record.norms, last.norms[:NORM_ROWS])
-    clip_scale = torch.where(applied, record.clip_scale, last.clip_scale)
-    all_ranks, active_sets = record.all_ranks, record.active_sets
-    if all_ranks is not None and last.all_ranks is not None:
-        all_ranks = torch.where(applied, all_ranks, last.all_ranks)
-    if active_sets is not None and last.active_sets is not None:
-        active_sets = torch.where(applied, active_sets, last.active_sets)
-    taken = applied | last.applied
-    return record._replace(
-        norms=norms, clip_scale=clip_scale, applied=taken, moment_sqs=(), all_ranks=all_ranks, active_sets=active_sets
-    )
-
-
-def complete(last: StepRecord, record: StepRecord) -> StepRecord:
-    """Return the last record with what this step's message brought: ‖m_{t−1}‖² over all ranks."""
-
-    def with_moments(old: Tensor, new: Tensor) -> Tensor:
-        rows = list(old[:NORM_ROWS].unbind())
-        rows[MOMENT_SQ_AFTER] = new[MOMENT_SQ_BEFORE]
-        return torch.stack(rows)
-
-    all_ranks = None
-    if last.all_ranks is not None and record.all_ranks is not None:
-        assert last.active_sets is not None
-        assert record.active_sets is not None
-        same = torch.eq(last.active_sets, record.active_sets).all()  # else this message is about other parameters
-        all_ranks = torch.where(same, with_moments(last.all_ranks, record.all_ranks), torch.nan)
-    return last._replace(norms=with_moments(last.norms, record.norms), all_ranks=all_ranks)
-
+from acmo.step_memory import StepLog
 
 LATE_KEYS = ("moment_norm", "cos_grad_moment", "cos_update_grad", "cos_update_moment")
 

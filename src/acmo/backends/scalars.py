@@ -259,13 +259,15 @@ def find_newest(
     """
     newest = {}
     for k, group in enumerate(groups):
-        own = [part for part in parts if part.group == k]
-        if not own and not group.idle_steps:
+        own_steps = [t for part in parts if part.group == k for t in part.steps] + group.idle_steps
+        if not own_steps:
             continue
-        steps = stack([t for part in own for t in part.steps] + group.idle_steps, home)
+        steps = stack(own_steps, home)
         step, beta_hat = steps.max(), None
         if options.psi != "identity":
-            beta_hats = stack([b for part in own for b in part.beta_hats] + group.idle_beta_hats, home)
+            beta_hats = stack(
+                [b for part in parts if part.group == k for b in part.beta_hats] + group.idle_beta_hats, home
+            )
             beta_hat = torch.where(steps == step, beta_hats, 0.0).max()  # the newest agree; indexing would wait
         newest[k] = Newest(step, beta_hat)
     return newest

@@ -13,12 +13,6 @@ from acmo.backends.triton import availability, fit
 from acmo.step_data import Part, StepFunction, StepOptions
 
 
-def is_asked(parts: Sequence[Part]) -> bool:
-    """Return whether a parameter is on a device that the Triton kernels are for."""
-    kinds = availability.DEVICE_TYPES
-    return any([part.params[0].device.type in kinds for part in parts])  # noqa: C419
-
-
 def choose(
     parts: Sequence[Part], options: StepOptions, by_row: bool, required: bool, tables: dict[Any, Any]
 ) -> StepFunction:

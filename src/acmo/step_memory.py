@@ -1,0 +1,304 @@
+"""What one step leaves to the next: the parts of every group with their norms, and the record that is reported."""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from itertools import compress, repeat
+from operator import attrgetter, is_, is_not, itemgetter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from acmo.gather import PLAIN_TYPES, GroupLists, check_shapes, split_into_parts
+from acmo.options import read_edited
+from acmo.scopes import ROW_KINDS, ROW_SCOPES, resolve_kind
+from acmo.state_tensors import moment_dtype
+from acmo.step_data import (
+    MOMENT_SQ_AFTER,
+    MOMENT_SQ_BEFORE,
+    NORM_ROWS,
+    RAW_GRAD_SQ,
+    GroupOptions,
+    Part,
+    RowNorms,
+    StepRecord,
+    scalar_dtype,
+)
+
+KEPT_RECORDS = 4  # of other sets of parameters
+get_grad, get_version, get_shape = attrgetter("grad"), attrgetter("_version"), attrgetter("shape")
+get_device, get_dtype, get_is_sparse = attrgetter("device"), attrgetter("dtype"), attrgetter("is_sparse")
+get_moment, get_step, get_beta_hat = itemgetter("momentum_buffer"), itemgetter("step"), itemgetter("beta_hat")
+
+
+def read_options(group: dict[str, Any], lists: GroupLists, first_number: int) -> GroupOptions:
+    """Read a group's numbers, which schedulers change between steps; ``first_number`` is its first parameter's."""
+    lr, decay, decoupled = group["lr"], group["weight_decay"], group["decoupled_weight_decay"]
+    lr = lr.reshape(()) if isinstance(lr, Tensor) and lr.ndim else lr
+    lr = lr if group["lr_scale"] == 1 else lr * group["lr_scale"]
+    return GroupOptions(
+        lr,
+        group["momentum"],
+        group["delta"],
+        0.0 if decoupled else decay,
+        decoupled,
+        1 - lr * decay if decoupled else 1.0,
+        group["maximize"],
+        lists.idle_steps,
+        lists.idle_beta_hats,
+        first_number if group["stochastic_rounding"] else None,
+    )
+
+
+class CachedGroup:
+    """The parts of one parameter group as the last step left them, with ‖m‖² of every moment.
+
+    They are valid while the same parameters have gradients, their states hold the same tensors, and no version counter
+    of a moment has changed. A moment that is edited through ``.data`` or NumPy changes no counter: the next step scales
+    it by its old norm.
+    """
+
+    def __init__(self, group: dict[str, Any], lists: GroupLists, parts: list[Part]) -> None:
+        self.lists, self.parts = lists._replace(grads=[]), parts  # a cache must not keep gradients alive
+        self.params: list[Tensor] = list(group["params"])
+        self.has_grad = list(map(is_not, map(get_grad, self.params), repeat(None)))
+        self.options = read_edited(group)
+        self.stateful = lists.params + lists.idle_params
+        self.steps = lists.steps + lists.idle_steps
+        self.beta_hats = lists.beta_hats + lists.idle_beta_hats
+        self.kinds = list_kinds(lists, parts)
+        # A complex parameter's part holds views of it, and a DTensor's its local shard: both are made at every step.
+        tensors = lists.params + lists.moments
+        self.holds_parameters = PLAIN_TYPES.issuperset(map(type, tensors)) and not any(map(Tensor.is_complex, tensors))
+        self.by_row = group["norm_scope"] in ROW_SCOPES  # nothing is cached of a moment
+        self.version_sum = -1  # until a step has left ‖m‖² behind
+
+    def recall(
+        self, k: int, group: dict[str, Any], states: Mapping[Tensor, Any]
+    ) -> tuple[list[Part], GroupLists] | None:
+        """Return the group's parts with the gradients of this step; None unless the cache is valid.
+
+        The loops run in C: with a thousand small tensors this is a good part of a step.
+        """
+        params, lists = group["params"], self.lists
+        grads = list(map(get_grad, params))
+        try:
+            own: list[Any] = list(map(states.get, self.stateful))
+            valid = (
+                len(params) == len(self.params)
+                and all(map(is_, params, self.params))
+                and list(map(is_not, grads, repeat(None))) == self.has_grad
+                and all(map(is_, map(get_moment, own), lists.moments))
+                and all(map(is_, map(get_step, own), self.steps))
+                and all(map(is_, map(get_beta_hat, own if self.beta_hats else ()), self.beta_hats))
+                # A sum: version counters never decrease.
+                and (self.by_row or sum(map(get_version, lists.moments)) == self.version_sum)
+                and read_edited(group) == self.options
+                and list_kinds(lists, self.parts) == self.kinds  # p.data = … changes nothing above
+            )
+        except (KeyError, TypeError):  # no state, or not all of it
+            return None
+        if not valid:
+            return None
+        grads = grads if len(grads) == len(lists.params) else list(compress(grads, self.has_grad))
+        if not self.holds_parameters or any(map(get_is_sparse, grads)):
+            lists = lists._replace(grads=grads)
+            fresh = split_into_parts(k, group, lists, by_row=self.parts[0].scope in ROW_KINDS)
+            return [new._replace(moment_sqs=old.moment_sqs) for new, old in zip(fresh, self.parts, strict=True)], lists
+        shapes = list(map(get_shape, lists.params))
+        if shapes != list(map(get_shape, grads)) or shapes != list(map(get_shape, lists.moments)):
+            check_shapes(lists.params, grads, lists.moments)
+        if len(self.parts) == 1:
+            only = self.parts[0]
+            params, moments, steps, beta_hats = lists.params, lists.moments, lists.steps, lists.beta_hats
+            kept = (only.moment_sqs, (), (), only.scope, only.moment_scales)
+            return [Part(k, only.indices, params, params, grads, moments, steps, beta_hats, *kept)], lists
+        by_index = dict(zip(lists.indices, grads, strict=True))
+        return [part._replace(group=k, grads=[by_index[i] for i in part.indices]) for part in self.parts], lists
+
+    def remember(self, parts: Sequence[Part], squares: Sequence[Any]) -> None:
+        """Keep ‖m‖² of every moment, but no gradient."""
+        self.parts = []
+        for p, own in zip(parts, squares, strict=True):
+            none: list[Tensor] = []  # not _replace, which takes three times as long
+            state = (p.moments, p.steps, p.beta_hats, own, p.shards, p.all_shards, p.scope, p.moment_scales)
+            self.parts.append(Part(p.group, p.indices, p.owners, p.params, none, *state))
+        self.version_sum = sum(map(get_version, self.lists.moments))
+
+
+def list_kinds(lists: GroupLists, parts: Sequence[Part]) -> list[Any]:
+    """List devices and dtypes of parameters and moments: as sets where all agree, which is quicker to compare."""
+    collect = set if len(parts) == 1 else list
+    devices = map(get_device, lists.params + lists.moments)
+    return [collect(devices), collect(map(get_dtype, lists.params)), collect(map(get_dtype, lists.moments))]
+
+
+class PartCache:
+    """The cached groups of an optimizer, by the id of the group's dict."""
+
+    def __init__(self) -> None:
+        self.groups: dict[int, CachedGroup] = {}
+
+    def enter(
+        self, group: dict[str, Any], lists: GroupLists, parts: list[Part], groups: Sequence[dict[str, Any]]
+    ) -> None:
+        """Keep a group's parts, and let go of the groups that were removed."""
+        self.groups[id(group)] = CachedGroup(group, lists, parts)
+        if len(self.groups) > len(groups):
+            alive = set(map(id, groups))
+            self.groups = {key: cached for key, cached in self.groups.items() if key in alive}
+
+    def remember_norms(self, groups: Sequence[dict[str, Any]], parts: Sequence[Part], record: StepRecord) -> None:
+        """Keep ‖m‖² of every moment as a step has left it; by row there is nothing to keep."""
+        squares, start = record.moment_sqs, 0
+        if len(parts) == 1:
+            known = None if parts[0].scope in ROW_KINDS else squares
+            self.groups[id(groups[parts[0].group])].remember(parts, [known])
+            return
+        by_group: dict[int, tuple[list[Part], list[Any]]] = {}
+        for part in parts:
+            if part.scope in ROW_KINDS:
+                by_group.setdefault(part.group, ([], []))[0].append(part)
+                by_group[part.group][1].append(None)
+                continue
+            own, own_squares = by_group.setdefault(part.group, ([], []))
+            own.append(part)
+            own_squares.append(squares[start : start + len(part.params)])
+            start += len(part.params)
+        for k, (own, own_squares) in by_group.items():
+            self.groups[id(groups[k])].remember(own, own_squares)
+
+
+class StepLog:
+    """What is kept of the steps. An object of its own: torch.compile drops what a step sets on its optimizer."""
+
+    def __init__(self) -> None:
+        self.record: StepRecord | None = None
+        self.completed: StepRecord | None = None  # sharded: the last record whose ‖m_t‖² is known
+        self.skipped: Tensor | int | None = None  # since the count in the param groups was last brought up to date
+        self.applied = 0  # steps taken, as far as that is known at once
+        self.applied_on_device: Tensor | int | None = None  # and those that only the device knows of
+        self.counts: Tensor | None = None  # a kernel's own, of steps taken and skipped, not yet added to those above
+        self.earlier: deque[StepRecord] = deque(maxlen=KEPT_RECORDS)
+
+    def open(self, groups: Sequence[dict[str, Any]]) -> None:
+        """Enter an empty record of the form that steps will have: then torch.compile needs one graph for all steps."""
+        places: list[tuple[int, tuple[int, ...]]] = []
+        for k, group in enumerate(groups):
+            kinds: dict[Any, list[int]] = {}
+            for i, p in enumerate(group["params"]):
+                if p.grad is not None:
+                    scope = resolve_kind(group, p)
+                    kinds.setdefault((p.device, p.dtype, moment_dtype(p, group), scope), []).append(i)
+            places += [(k, tuple(indices)) for indices in kinds.values()]
+        if not places:
+            return
+        first = groups[places[0][0]]["params"][places[0][1][0]]
+        device, dtype = first.device, scalar_dtype(first.device)
+        n = sum(len(indices) for _, indices in places)
+        norms, ones = torch.zeros(NORM_ROWS, n, dtype=dtype, device=device), torch.ones(1, dtype=dtype, device=device)
+        false = torch.zeros((), dtype=torch.bool, device=device)
+        rows, row_places = None, [(k, i) for k, indices in places for i in indices]
+        if any(g["norm_scope"] in ROW_SCOPES or g["unit_step"] == "spectral" for g in groups):
+            rows = RowNorms(*torch.zeros(len(RowNorms._fields), n, dtype=dtype, device=device).unbind())
+        self.record = StepRecord(norms, ones, false, (), tuple(places), rows=rows, row_places=tuple(row_places))
+        self.skipped = torch.zeros((), dtype=torch.int32, device=device)
+        self.applied_on_device = torch.zeros((), dtype=torch.int32, device=device)
+
+    def enter(self, record: StepRecord) -> None:
+        """Enter a step, without waiting for it."""
+        if record.kernel_log is not None:  # the kernel has counted the step and selected the norms: nothing to launch
+            if self.record is not None and not has_same_places(self.record, record):
+                self.earlier.appendleft(self.record)
+            self.counts, self.completed = record.kernel_log.counts, None
+            self.record = record._replace(applied=record.kernel_log.ever_taken)
+            return
+        applied = record.applied
+        if record.rows_skipped:  # rows are skipped by themselves, though the step is taken
+            self.skipped = 1 if self.skipped is None else self.skipped + 1
+        elif record.rows is not None and applied is not False:
+            any_skipped = record.rows.skipped.sum() > 0
+            any_skipped = any_skipped if applied is True else any_skipped & applied
+            self.skipped = any_skipped.int() if self.skipped is None else self.skipped + any_skipped
+        if applied is True:
+            self.applied += 1
+        # A step that only makes state (gradients and lr 0) is not taken, but nothing was skipped either.
+        elif isinstance(applied, Tensor):
+            raw = sum_raw(record)
+            self.skipped = (0 if self.skipped is None else self.skipped) + (~applied & (raw != 0)).int()
+            taken = applied.int()
+            self.applied_on_device = taken if self.applied_on_device is None else self.applied_on_device + taken
+        else:
+            self.skipped = (0 if self.skipped is None else self.skipped) + int(float(sum_raw(record)) != 0)
+            return
+        if self.record is not None and has_same_places(self.record, record):
+            self.completed = complete(self.record, record) if record.late else None
+            self.record = select(record, self.record, applied) if isinstance(applied, Tensor) else record
+        else:
+            self.completed = None
+            if self.record is not None:
+                self.earlier.appendleft(self.record)
+            self.record = record
+
+    def collect_counts(self) -> None:
+        """Add what a kernel has counted, without waiting for it."""
+        if self.counts is None:
+            return
+        taken, skipped = self.counts.clone().unbind()
+        self.counts.zero_()
+        self.skipped = (0 if self.skipped is None else self.skipped) + skipped
+        self.applied_on_device = taken if self.applied_on_device is None else self.applied_on_device + taken
+
+    def count_steps(self) -> int:
+        """Return how many steps were taken since the state was made or loaded."""
+        self.collect_counts()
+        return self.applied + int(self.applied_on_device or 0)
+
+    def find_last(self) -> StepRecord | None:
+        """Return the record of the last step that was taken."""
+        records = [*self.earlier] if self.record is None else [self.record, *self.earlier]
+        return next((record for record in records if bool(record.applied)), None)
+
+
+def sum_raw(record: StepRecord) -> Tensor:
+    """Return ‖g‖² of line 1 over all parameters."""
+    return (record.norms if record.all_ranks is None else record.all_ranks)[RAW_GRAD_SQ].sum()
+
+
+def has_same_places(one: StepRecord, other: StepRecord) -> bool:
+    """Return whether two records are about the same parameters here, and the same groups on all ranks."""
+    if one.places != other.places or one.norms.device != other.norms.device:
+        return False
+    return one.all_ranks is None or other.all_ranks is None or one.all_ranks.shape == other.all_ranks.shape
+
+
+def select(record: StepRecord, last: StepRecord, applied: Tensor) -> StepRecord:
+    """Return the record, or the last one where this step was not taken: a select, no waiting."""
+    norms = torch.where(applied, record.norms, last.norms[:NORM_ROWS])
+    clip_scale = torch.where(applied, record.clip_scale, last.clip_scale)
+    all_ranks, active_sets = record.all_ranks, record.active_sets
+    if all_ranks is not None and last.all_ranks is not None:
+        all_ranks = torch.where(applied, all_ranks, last.all_ranks)
+    if active_sets is not None and last.active_sets is not None:
+        active_sets = torch.where(applied, active_sets, last.active_sets)
+    taken = applied | last.applied
+    return record._replace(
+        norms=norms, clip_scale=clip_scale, applied=taken, moment_sqs=(), all_ranks=all_ranks, active_sets=active_sets
+    )
+
+
+def complete(last: StepRecord, record: StepRecord) -> StepRecord:
+    """Return the last record with what this step's message brought: ‖m_{t−1}‖² over all ranks."""
+
+    def with_moments(old: Tensor, new: Tensor) -> Tensor:
+        rows = list(old[:NORM_ROWS].unbind())
+        rows[MOMENT_SQ_AFTER] = new[MOMENT_SQ_BEFORE]
+        return torch.stack(rows)
+
+    all_ranks = None
+    if last.all_ranks is not None and record.all_ranks is not None:
+        assert last.active_sets is not None
+        assert record.active_sets is not None
+        same = torch.eq(last.active_sets, record.active_sets).all()  # else this message is about other parameters
+        all_ranks = torch.where(same, with_moments(last.all_ranks, record.all_ranks), torch.nan)
+    return last._replace(norms=with_moments(last.norms, record.norms), all_ranks=all_ranks)
