@@ -99,7 +99,8 @@ def test_random_draws_from_a_small_grid_are_distinct_points(tmp_path):
     spec = tuning_spec(p, p.contenders()[0], "digits", Score("accuracy", "max"))
     with Studies(Store(sqlite_in(tmp_path)), [spec]) as studies:
         studies.enqueue()
-        studies.finish(studies.claim(), {}, 0.5)
+        claim = studies.claim()
+    studies.finish(claim, record(claim, 0.5))
         assert studies.claim() is None
         require_all(studies)
 
