@@ -48,8 +48,9 @@ class Trace:
         sys.setprofile(None)
 
     def _note(self, frame: Any, event: str, _: Any) -> None:
-        if event == "call" and frame.f_code.co_filename.startswith(self.folder):
-            self.calls.append((frame.f_code.co_filename.removeprefix(self.folder + "/"), frame.f_code.co_qualname))
+        file = frame.f_code.co_filename
+        if event == "call" and file.startswith(self.folder) and file.endswith(".py"):  # not what Jinja makes of a page
+            self.calls.append((file.removeprefix(self.folder + "/"), frame.f_code.co_qualname))
 
     def __str__(self) -> str:
         return f"{len(self.calls):5,} calls, {len({module for module, _ in self.calls})} modules"

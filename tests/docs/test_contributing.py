@@ -76,7 +76,7 @@ def reachable(graph: Graph, start: str) -> set[str]:
 
 def test_every_arrow_is_an_import():
     arrows, lab = drawn()
-    assert len(arrows) > 30
+    assert len(arrows) > 25
     graph = actual(arrows, lab)
     missing = {(above, below) for above in arrows for below in arrows[above] if below not in graph[above]}
     assert not missing

@@ -112,9 +112,9 @@ def test_the_readme_prints_an_angle(capsys: pytest.CaptureFixture[str]):
 
 @pytest.mark.parametrize("page", with_blocks("toml"), ids=name)
 def test_every_toml_block_is_a_plan(page: Path, tmp_path: Path):
+    from acmo.lab.config.grids import run_counts
     from acmo.lab.config.plan import make_plan
     from acmo.lab.config.preset_files import read_toml
-    from acmo.lab.studies.stages import run_counts
 
     for block in blocks(page, "toml"):
         (tmp_path / "plan.toml").write_text(block.text, encoding="utf-8")

@@ -6,7 +6,7 @@ import importlib
 import pytest
 
 
-@pytest.mark.parametrize("name", ["config", "schedules", "tasks.augment"])
+@pytest.mark.parametrize("name", ["config.run_options", "config.schedules", "results.tables", "tasks.augment"])
 def test_examples_in_docstrings_of_the_lab_hold(name):
     result = doctest.testmod(importlib.import_module(f"acmo.lab.{name}"))
     assert result.attempted > 0

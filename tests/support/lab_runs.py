@@ -48,7 +48,9 @@ def outcome(folder: Path) -> tuple[list[dict], dict]:
     if not kept:
         return rows, {}
     state = checkpoints.load(kept[-1].read_bytes())
-    state["position"].pop("seconds")
+    position = state["position"]
+    position.pop("seconds")
+    position["curve"] = [(step, score) for step, _, score in position["curve"]]
     state.pop("milliseconds"), state.pop("metrics_size")
     return rows, state
 

@@ -39,7 +39,15 @@ def sweep(folder: Path) -> None:
 
 def write_json(path: Path, content: Any) -> None:
     """Write strict JSON, where what is not finite is null, without passwords and home folders."""
-    write(path, redact(json.dumps(strict(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode())
+    write(path, redact(to_json(content, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def to_json(content: Any, **layout: Any) -> str:
+    """Return strict JSON; values are looked at one by one only where one of them is not finite."""
+    try:
+        return json.dumps(content, allow_nan=False, **layout)
+    except ValueError:
+        return json.dumps(strict(content), allow_nan=False, **layout)
 
 
 def strict(value: Any) -> Any:

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
+from acmo.lab.config.grids import run_counts
 from acmo.lab.config.plan import make_plan
 from acmo.lab.config.preset_files import find_preset, presets, read_toml
-from acmo.lab.studies.stages import run_counts
 from acmo.lab.tasks import find_task
 from tests.support.lab_command import run_command
 

@@ -4,14 +4,15 @@ import math
 
 import pytest
 
-from acmo.lab.config.grids import check_names, drawn_points, grid_of, points_of
+from acmo.lab.config.grids import check_names, drawn_points, grid_of, points_of, run_counts
 from acmo.lab.config.plan import make_plan
 from acmo.lab.config.preset_files import presets, read_toml
 from acmo.lab.config.run_options import run_config
 from acmo.lab.config.schedules import Schedule
 from acmo.lab.errors import LabError
+from acmo.lab.results.run_record import Score
 from acmo.lab.studies.comparison import check
-from acmo.lab.studies.stages import Goal, run_counts, tuning_spec
+from acmo.lab.studies.stages import tuning_spec
 from acmo.lab.studies.storage import Store, sqlite_in
 from acmo.lab.studies.trials import Studies, require_all
 
@@ -95,10 +96,11 @@ def test_random_draws_from_a_small_grid_are_distinct_points(tmp_path):
     assert drawn_points({"x": ["a", "b"]}, 9, seed=0) in ([{"x": "a"}, {"x": "b"}], [{"x": "b"}, {"x": "a"}])
     p = plan(optimizers=["sgd"], sampler="random", trials=3, grids={"sgd": {"lr": [0.1]}})
     assert run_counts(p)["sgd-momentum"]["tune"] == 1
-    spec = tuning_spec(p, p.contenders()[0], "digits", Goal("accuracy", "max"))
+    spec = tuning_spec(p, p.contenders()[0], "digits", Score("accuracy", "max"))
     with Studies(Store(sqlite_in(tmp_path)), [spec]) as studies:
         studies.enqueue()
-        studies.finish(studies.claim(), {}, 0.5)
+        claim = studies.claim()
+    studies.finish(claim, record(claim, 0.5))
         assert studies.claim() is None
         require_all(studies)
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -157,3 +158,16 @@ def test_folder_is_locked_while_it_is_checked(tmp_path, monkeypatch):
     monkeypatch.setattr("acmo.lab.results.comparison_folder.read_json", read)
     comparison._prepare()
     assert looked == ["comparison.json"]
+
+
+def test_loading_results_imports_neither_torch_nor_a_rival(tmp_path):
+    folder = write_comparison(tmp_path, rates=[0.1, 0.01])
+    head = json.loads((folder / "comparison.json").read_text())
+    head["grids"] = {name: {"lr": [0.1, 0.01]} for name in head["config"]["optimizers"]}
+    (folder / "comparison.json").write_text(json.dumps(head))
+    code = (
+        "import sys; from acmo.lab.results import load; assert load(sys.argv[1]).runs; "
+        "rivals = {m for m in sys.modules if m.startswith('acmo.rivals.')} - {'acmo.rivals.registry'}; "
+        "sys.exit('torch' in sys.modules or bool(rivals))"
+    )
+    subprocess.run([sys.executable, "-c", code, str(folder)], check=True)

@@ -11,7 +11,8 @@ import torch
 
 from acmo.lab.config.run_options import RunConfig
 from acmo.lab.results.metrics_file import read_metrics
-from acmo.lab.runs.run_folder import Result, run
+from acmo.lab.results.run_files import read_outcome
+from acmo.lab.runs.run_folder import run
 from tests.support.lab_runs import final_weights
 from tests.support.lab_runs import task_config as config
 
@@ -21,6 +22,7 @@ from pathlib import Path
 import torch
 torch.set_num_threads(1)
 from acmo.lab.config import RunConfig
+from acmo.lab.results.run_files import read_outcome
 from acmo.lab.runs.run_folder import run
 print(run(RunConfig.model_validate_json(sys.argv[1]), Path(sys.argv[2])))
 """
@@ -55,8 +57,8 @@ def test_two_ranks_equal_one_with_the_same_global_batch(tmp_path, task):
     outputs = in_ranks(2, what, tmp_path / "2")
     one = run(what, tmp_path / "1")
     assert outputs[0] == outputs[1]
-    two = Result.read(tmp_path / "2")
-    assert two.test == pytest.approx(one.test, rel=1e-5)
+    two = read_outcome(tmp_path / "2", None)
+    assert two["test"] == pytest.approx(one.test, rel=1e-5)
     weights = [final_weights(tmp_path / name) for name in ("1", "2")]
     for key in weights[0]:
         torch.testing.assert_close(weights[0][key], weights[1][key], rtol=1e-5, atol=1e-6)

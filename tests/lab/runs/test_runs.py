@@ -17,7 +17,8 @@ from acmo.lab.config.run_options import run_config
 from acmo.lab.config.schedules import Schedule
 from acmo.lab.errors import LabError
 from acmo.lab.results.metrics_file import read_metrics
-from acmo.lab.runs.run_folder import Progress, Result, run
+from acmo.lab.results.run_files import read_outcome
+from acmo.lab.runs.run_folder import Progress, run
 from tests.support.lab_runs import TASKS, final_weights
 from tests.support.lab_runs import task_config as config
 
@@ -60,7 +61,8 @@ def test_config_and_result_are_files_of_json(tmp_path):
     assert str(Path.home()) + "/" not in json.dumps(stored) or str(Path.home()) == "/"
     raw = json.loads((tmp_path / "result.json").read_text())
     assert raw["status"] == "finished"
-    assert Result.read(tmp_path) == result == Result(**raw)
+    assert raw == json.loads(json.dumps(result.outcome()))
+    assert run(config(phase="final"), tmp_path) == result
     assert not (tmp_path / "checkpoints").exists()
 
 
@@ -170,8 +172,8 @@ def test_progress_is_reported_and_its_exception_ends_the_run(tmp_path):
     assert told[-1].epoch == 4
     with pytest.raises(KeyboardInterrupt):
         run(config(), tmp_path / "cut", lambda p: (_ for _ in ()).throw(KeyboardInterrupt) if p.step >= 7 else None)
-    assert Result.read(tmp_path / "cut") is None
-    assert run(config(), tmp_path / "cut").valid == Result.read(tmp_path / "whole").valid
+    assert read_outcome(tmp_path / "cut", None) is None
+    assert run(config(), tmp_path / "cut").valid == read_outcome(tmp_path / "whole", None)["valid"]
 
 
 @pytest.mark.slow

@@ -31,7 +31,7 @@ SMALL = {
 
 def compare(out: Path, workers: int = 1, **changes) -> tuple[dict, Compare]:
     comparison = Compare(make_plan({**SMALL, **changes}), out, Store(sqlite_in(out)), workers, quiet=True)
-    return comparison.run(), comparison
+    return comparison.run().summary, comparison
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +185,7 @@ def test_a_killed_worker_is_replaced_and_its_trial_done(tmp_path):
 
     killer = threading.Thread(target=kill)
     killer.start()
-    summary = comparison.run()
+    summary = comparison.run().summary
     killer.join()
     assert killed
     assert summary["tasks"][0]["rows"][0]["tried"] == 2

@@ -48,6 +48,7 @@ def train(
     from acmo.lab.config.plan import ALIASES, slug
     from acmo.lab.config.run_options import run_config
     from acmo.lab.runs.run_folder import run
+    from acmo.lab.runs.stop_signals import stop_on_signal
 
     settings = {**o.given(lr=lr, weight_decay=weight_decay), **o.settings_of(set_ or [])}
     config = run_config(
@@ -59,10 +60,10 @@ def train(
     first = os.environ.get("RANK", "0") == "0"
     console = _console(quiet or not first)
     try:
-        with _Shown(console) as progress:
-            result = run(config, folder, progress)
+        with _Shown(console) as progress, stop_on_signal() as stop:
+            result = run(config, folder, progress, stop)
     except KeyboardInterrupt:
-        console.print("Stopped. To go on from the last checkpoint, give the same command again:", highlight=False)
+        console.print("Stopped. To resume from the last checkpoint, give the same command again:", highlight=False)
         console.print(f"  {shlex.join(['acmo', *sys.argv[1:]])}", highlight=False, markup=False, soft_wrap=True)
         raise typer.Exit(130) from None
     if first:

@@ -131,7 +131,7 @@ def title_of(contender: Contender) -> str:
 
 def describe(settings: Mapping[str, Any]) -> str:
     """The settings as one short line: ``lr=0.1 betas=(0.9, 0.99)``."""
-    return " ".join(f"{option}={_short(value)}" for option, value in settings.items()) or "defaults"
+    return " ".join([f"{option}={_short(value)}" for option, value in settings.items()]) or "defaults"
 
 
 def _once(values: list[Any]) -> list[Any]:

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from acmo.lab.errors import LabError
@@ -59,6 +60,7 @@ def state_bytes(optimizer: "Optimizer") -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
+@cache
 def options_of(name: str) -> list[str] | None:
     """The names of an optimizer's options; None where it takes any."""
     target = REGISTRY[name].optimizer if name in REGISTRY else find_factory(name)
@@ -66,7 +68,7 @@ def options_of(name: str) -> list[str] | None:
         parameters = inspect.signature(target).parameters
     except (TypeError, ValueError):
         return None
-    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+    if [p for p in parameters.values() if p.kind is p.VAR_KEYWORD]:
         return None
     return [key for key in parameters if key != "params"]
 

@@ -1,11 +1,11 @@
 """ACMo's telemetry over a run: the angle between gradient and moment, β̂, clipping."""
 
 from collections.abc import Sequence
+from math import isfinite
 from statistics import median
 
 from acmo.lab.report.curves import plot_of
 from acmo.lab.report.evidence import Contestant, Row
-from acmo.lab.results.run_record import finite_or_none
 
 
 def telemetry(contestants: Sequence[Contestant]) -> list[Row]:
@@ -21,9 +21,9 @@ def telemetry(contestants: Sequence[Contestant]) -> list[Row]:
 
 def share_clipped(contestant: Contestant) -> float | None:
     """Of the logged steps, how many had their gradient clipped."""
-    scales = [finite_or_none(line.get("clip_scale")) for lines in contestant.lines for line in lines.get("train", [])]
-    present = [scale for scale in scales if scale is not None]
-    return sum(scale < 1 for scale in present) / len(present) if present else None
+    scales = [line.get("clip_scale") for lines in contestant.lines for line in lines.get("train", [])]
+    present = [scale for scale in scales if isinstance(scale, int | float) and isfinite(scale)]
+    return len([scale for scale in present if scale < 1]) / len(present) if present else None
 
 
 def median_of(contestant: Contestant, key: str, part: slice) -> float | None:
@@ -32,5 +32,6 @@ def median_of(contestant: Contestant, key: str, part: slice) -> float | None:
     for lines in contestant.lines:
         train = lines.get("train", [])
         chosen = train[int(part.start * len(train)) : max(int(part.stop * len(train)), 1)]
-        values += [v for v in (finite_or_none(line.get(key)) for line in chosen) if v is not None]
+        found = [line.get(key) for line in chosen]
+        values += [value for value in found if isinstance(value, int | float) and isfinite(value)]
     return median(values) if values else None

@@ -1,6 +1,9 @@
 """Learning curves: mean over the seeds, with a band from the lowest to the highest."""
 
 from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
 
 from acmo.lab.report import words
 from acmo.lab.report.evidence import Contestant, Lines, Row
@@ -24,39 +27,38 @@ def band(runs: Sequence[Sequence[Row]], key: str, scale: float = 1.0, points: in
     Returns:
       step, epoch, seconds, mean, low, high as lists, and n, the number of runs; None without any value.
     """
-    # β̂ is applied as 0 where there is no moment yet, which says nothing of its size.
-    blank = {None, 0.0} if key == "beta_hat" else {None}
-    runs = [[line for line in lines if finite_or_none(line.get(key)) not in blank] for lines in runs]
-    runs = [lines for lines in runs if lines]
-    if not runs:
+    tables = [table for table in [_table(lines, key, scale) for lines in runs] if len(table)]
+    if not tables:
         return None
-    place = _places(sorted({line["step"] for lines in runs for line in lines}), points)
-    cells: dict[int, list[list[float]]] = {}
-    for lines in runs:
-        own: dict[int, list[list[float]]] = {}
-        for line in lines:
-            values = [
-                line["step"],
-                finite_or_none(line["epoch"]) or 0.0,
-                finite_or_none(line["seconds"]) or 0.0,
-                line[key] * scale,
-            ]
-            own.setdefault(place[line["step"]], []).append(values)
-        for at, rows in own.items():
-            cells.setdefault(at, []).append(_means(rows))
-    curve: Row = {name: [] for name in ("step", "epoch", "seconds", "mean", "low", "high")}
-    for at in sorted(cells):
-        step, epoch, seconds, mean = _means(cells[at])
-        values = [row[3] for row in cells[at]]
-        for name, value in zip(curve, (step, epoch, seconds, mean, min(values), max(values)), strict=True):
-            curve[name].append(float(f"{value:.5g}"))
-    return {**curve, "n": len(runs)}
+    steps = np.unique(np.concatenate([table[:, 0] for table in tables]))
+    spans = min(len(steps), points)
+    means = np.full((len(tables), spans, 4), np.nan)  # of each run in each span: step, epoch, seconds, value
+    for mean, table in zip(means, tables, strict=True):
+        span = np.searchsorted(steps, table[:, 0]) * spans // len(steps)
+        count = np.bincount(span, minlength=spans)
+        sums = np.stack([np.bincount(span, column, spans) for column in table.T], axis=1)
+        mean[count > 0] = sums[count > 0] / count[count > 0, None]
+    over = np.nanmean(means, axis=0)
+    low, high = np.nanmin(means[:, :, 3], axis=0), np.nanmax(means[:, :, 3], axis=0)
+    columns = dict(zip(("step", "epoch", "seconds", "mean", "low", "high"), (*over.T, low, high), strict=True))
+    curve: Row = {name: [float(f"{value:.5g}") for value in column] for name, column in columns.items()}
+    return {**curve, "n": len(tables)}
+
+
+def _table(lines: Sequence[Row], key: str, scale: float) -> "np.ndarray[Any, np.dtype[np.float64]]":
+    """Return step, epoch, seconds and the scaled value of the lines that have one, a row each."""
+    kept = [line for line in lines if isinstance(line.get(key), int | float)]
+    rows = [(line["step"], line["epoch"] or 0.0, line["seconds"] or 0.0, line[key] * scale) for line in kept]
+    table = np.array(rows, dtype=np.float64).reshape(-1, 4)
+    table[~np.isfinite(table[:, 1:3]).all(axis=1), 1:3] = 0.0
+    # β̂ is applied as 0 where there is no moment yet, which says nothing of its size.
+    return table[np.isfinite(table[:, 3]) & ((table[:, 3] != 0.0) | (key != "beta_hat"))]
 
 
 def learning(contestants: Sequence[Contestant], metric: str) -> list[Row]:
     """The plots of a task: training loss, the score on validation data, then whatever else was measured there."""
     keys = dict.fromkeys(
-        k for c in contestants for lines in c.lines for line in lines.get("valid", [])[:1] for k in line
+        [k for c in contestants for lines in c.lines for line in lines.get("valid", [])[:1] for k in line]
     )
     others = [k for k in keys if k not in ABOUT | COUNTS | {metric} and _numeric(contestants, k)]
     plots = [
@@ -72,7 +74,7 @@ def of_kind(lines: Iterable[Lines], kind: str) -> list[list[Row]]:
 
 
 def plot_of(contestants: Sequence[Contestant], kind: str, key: str, *, log: bool = False, title: str = "") -> Row:
-    evaluations = max((len(run) for c in contestants for run in of_kind(c.lines, "valid")), default=0)
+    evaluations = max([len(lines.get("valid", [])) for c in contestants for lines in c.lines], default=0)
     points = min(max(evaluations, FEW), POINTS) if kind == "train" else POINTS
     series = []
     for c in contestants:
@@ -87,16 +89,6 @@ def plot_of(contestants: Sequence[Contestant], kind: str, key: str, *, log: bool
 def _numeric(contestants: Sequence[Contestant], key: str) -> bool:
     first = (line.get(key) for c in contestants for run in of_kind(c.lines, "valid") for line in run[:1])
     return any(finite_or_none(value) is not None for value in first)
-
-
-def _places(steps: Sequence[int], points: int) -> dict[int, int]:
-    """For each step, the span that it falls into."""
-    spans = min(len(steps), points)
-    return {step: i * spans // len(steps) for i, step in enumerate(steps)}
-
-
-def _means(rows: Sequence[Sequence[float]]) -> list[float]:
-    return [sum(column) / len(rows) for column in zip(*rows, strict=True)]
 
 
 def last(plot: Row) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """How soon the target is reached, run by run, and over several tasks as a performance profile."""
 
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from typing import Any
 
 from acmo.lab.report.evidence import Contestant, Row
@@ -18,8 +19,8 @@ def hits(contestants: Sequence[Contestant], task: Mapping[str, Any]) -> list[Row
         runs = [(run, lines) for run, lines in zip(c.shown, c.lines, strict=True) if run.role == "final"]
         for _, lines in runs:
             for line in lines.get("valid", []):
-                score = finite_or_none(line.get(task["metric"]))
-                if score is not None and sign * score >= sign * target:
+                score = line.get(task["metric"])
+                if isinstance(score, int | float) and isfinite(score) and sign * score >= sign * target:
                     found.append((line["step"], finite_or_none(line["seconds"]) or 0.0))
                     break
         told = c.row["to_target"]

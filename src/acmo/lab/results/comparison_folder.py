@@ -1,5 +1,6 @@
 """A comparison's folder: what is written at its top, and how all of it is read, whatever state it was left in."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -11,7 +12,7 @@ from acmo.lab.config.grids import Grid, tried_values
 from acmo.lab.config.plan import MAY_CHANGE, Plan, labels_of, make_plan, slug
 from acmo.lab.config.run_options import RunOptions
 from acmo.lab.errors import LabError
-from acmo.lab.redaction import redact_value
+from acmo.lab.redaction import redact
 from acmo.lab.results.metrics_file import read_metrics
 from acmo.lab.results.run_files import read_config, read_json, read_outcome
 from acmo.lab.results.run_record import REQUIRED, RunRecord, Score
@@ -85,7 +86,7 @@ def write_summary(folder: Path, plan: Plan, runs: Sequence[RunRecord], scores: M
     write_csv(folder / "trials.csv", [{k: v for k, v in row.items() if k != "curve"} for row in rows])
     atomic.write_json(folder / SUMMARY, summary)
     write_csv(folder / "summary.csv", flat_rows(summary))
-    written: Row = redact_value(atomic.strict(summary))
+    written: Row = json.loads(redact(atomic.to_json(summary)))
     return written
 
 

@@ -2,10 +2,11 @@
 
 import json
 import os
+from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from acmo.lab.atomic import explained, strict
+from acmo.lab.atomic import explained, to_json
 from acmo.lab.errors import missing_extra
 
 NAME = "metrics.jsonl"
@@ -32,8 +33,8 @@ class MetricsWriter:
 
     def write(self, kind: str, step: int, epoch: float, seconds: float, **values: Any) -> None:
         """Append a line; should the disk be full, no half of it stays."""
-        row = strict({"kind": kind, "step": step, "epoch": epoch, "seconds": round(seconds, 6), **values})
-        line = (json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n").encode()
+        row = {"kind": kind, "step": step, "epoch": epoch, "seconds": round(seconds, 6), **values}
+        line = (to_json(row, ensure_ascii=False) + "\n").encode()
         with explained(self.path):
             try:
                 written = 0
@@ -45,7 +46,7 @@ class MetricsWriter:
         self.size += len(line)
         if self._board is not None:
             for key, value in row.items():
-                if key not in ("kind", "step") and isinstance(value, (int, float)):
+                if key not in ("kind", "step") and isinstance(value, (int, float)) and isfinite(value):
                     self._board.add_scalar(f"{kind}/{key}", value, step)
 
     def sync(self) -> int:

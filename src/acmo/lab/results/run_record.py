@@ -90,15 +90,15 @@ class RunRecord:
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> "RunRecord":
         """Return the record that `to_json` made; keys of other versions are left out, missing ones have defaults."""
-        values = {name: row[name] for name in FIELDS if name in row}
-        values["curve"] = tuple([CurvePoint(*point) for point in row.get("curve") or ()])
-        for name in ("valid", "best_valid"):
-            values[name] = row.get(name) or {}
-        return cls(**{"optimizer": row["label"], **values})
+        if row.keys() - _NAMES:
+            row = {name: row[name] for name in FIELDS if name in row}
+        curve = tuple(map(CurvePoint._make, row.get("curve") or ()))
+        valid, best_valid = row.get("valid") or {}, row.get("best_valid") or {}
+        return cls(**{"optimizer": row["label"], **row, "curve": curve, "valid": valid, "best_valid": best_valid})
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as plain values."""
-        return {name: getattr(self, name) for name in FIELDS}
+        return dict(vars(self))
 
     def outcome(self) -> dict[str, Any]:
         """Return what the run itself found out, as plain values: all but who it is."""
@@ -111,6 +111,7 @@ class RunRecord:
 
 
 FIELDS = tuple(f.name for f in fields(RunRecord))
+_NAMES = frozenset(FIELDS)
 REQUIRED = frozenset({"task", "label", "run", "role", "seed", "settings", "status"})
 OUTCOME = (*FIELDS[FIELDS.index("status") : FIELDS.index("reason") + 1], "curve")
 

@@ -155,7 +155,7 @@ def budget_curve(outcomes: Sequence[float]) -> list[float]:
     """
     n = len(outcomes)
     return [
-        sum(comb(n - r, k - 1) * outcome for r, outcome in enumerate(outcomes[: n - k + 1], start=1)) / comb(n, k)
+        sum([comb(n - r, k - 1) * outcome for r, outcome in enumerate(outcomes[: n - k + 1], start=1)]) / comb(n, k)
         for k in range(1, n + 1)
     ]
 

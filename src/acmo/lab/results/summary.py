@@ -61,6 +61,8 @@ def _task(plan: Plan, task: str, runs: list[RunRecord], score: Score) -> Row:
     lost = {label: _diverged(finals[label]) for label in by_label}
     rank = stats.ranks({label: i.mean for label, i in intervals.items()}, best, lost)
     decay = _fixed_decay(plan, picked)
+    split: Split = "test" if plan.test_every_setting else "valid"
+    known = _present([r.score_on(split, metric) for r in runs])
     table = []
     for contender in contenders:
         label = contender.label
@@ -85,7 +87,7 @@ def _task(plan: Plan, task: str, runs: list[RunRecord], score: Score) -> Row:
                 "edges": _edges(plan, contender, pick, decay),
                 "tried": len(tuned),
                 "diverged": {"tune": _diverged(tuned), "final": lost[label]},
-                "budget": _budget(plan, tuned, runs, score),
+                "budget": _budget(tuned, split, known, score),
                 "cost": _cost(final or tuned),
             }
         )
@@ -97,7 +99,7 @@ def _task(plan: Plan, task: str, runs: list[RunRecord], score: Score) -> Row:
         "weight_decay": decay,
         "seeds": plan.final_seeds(),
         "target": {"score": target, "split": "valid", "from": sorted(label for label, e in ends.items() if e)},
-        "budget_split": "test" if plan.test_every_setting else "valid",
+        "budget_split": split,
         "counted": {split: how for split in ("valid", "test") if (how := _counted(runs, split))},
         "rows": table,
     }
@@ -148,8 +150,8 @@ def _edges(plan: Plan, contender: Contender, pick: RunRecord | None, decay: floa
 
 def _counted(runs: Iterable[RunRecord], split: str) -> Row | None:
     """Return how BLEU was counted: no two ways of it can be compared."""
-    found = (run.test if split == "test" else run.valid for run in runs)
-    values = next((values for values in found if values and "bleu_signature" in values), {})
+    found = [run.test if split == "test" else run.valid for run in runs]
+    values = next(iter([values for values in found if values and "bleu_signature" in values]), {})
     return {key: values[key] for key in ("bleu_signature", "decoding", "translated") if key in values} or None
 
 
@@ -157,10 +159,8 @@ def _diverged(runs: Iterable[RunRecord]) -> int:
     return len([run for run in runs if run.status == "diverged"])
 
 
-def _budget(plan: Plan, tuned: Sequence[RunRecord], everyone: Sequence[RunRecord], score: Score) -> list[float]:
+def _budget(tuned: Sequence[RunRecord], split: Split, known: Sequence[float], score: Score) -> list[float]:
     """Return the tuning-budget curve; a diverged run counts as 0 where more is better, else as the worst of all."""
-    split: Split = "test" if plan.test_every_setting else "valid"
-    known = _present([r.score_on(split, score.metric) for r in everyone])
     if not known or not tuned:
         return []
     worst = min(0.0, *known) if score.best == "max" else max(known)

@@ -13,9 +13,9 @@ from acmo.lab.redaction import redact
 Row = dict[str, Any]
 
 
-def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+def write_lines(path: Path, rows: Iterable[Row]) -> None:
     """Write one JSON object per line."""
-    text = "".join([json.dumps(atomic.strict(dict(row)), allow_nan=False) + "\n" for row in rows])
+    text = "".join([atomic.to_json(row) + "\n" for row in rows])
     atomic.write(path, redact(text).encode())
 
 
@@ -37,7 +37,7 @@ def read_lines(path: Path) -> Iterator[Row]:
 def write_csv(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Write a table: what is nested becomes ``outer.inner`` columns, a list becomes JSON."""
     flat = [flatten(row) for row in rows]
-    columns = list(dict.fromkeys(column for row in flat for column in row))
+    columns = list(dict.fromkeys([column for row in flat for column in row]))
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()

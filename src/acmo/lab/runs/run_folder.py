@@ -29,7 +29,12 @@ from acmo.lab.tasks.base import Task
 _SAVING_SHARE = 50
 
 
-def run(config: RunConfig, folder: Path, progress: Callable[[Progress], None] | None = None) -> RunRecord:
+def run(
+    config: RunConfig,
+    folder: Path,
+    progress: Callable[[Progress], None] | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> RunRecord:
     """Do a run, or resume it from its last checkpoint, or return its record if it has ended.
 
     Under torchrun every rank calls this; the first one writes. A second process with the same folder waits.
@@ -37,7 +42,9 @@ def run(config: RunConfig, folder: Path, progress: Callable[[Progress], None] | 
     Args:
       config: what to run.
       folder: of this run alone; made if it is not there.
-      progress: called every few steps. What it raises ends the run, which can then be gone on with.
+      progress: called every few steps. What it raises ends the run as a kill would: the last checkpoint is kept.
+      stop: asked after every step (after every line under torchrun). Where it returns True, a checkpoint is written and
+        `KeyboardInterrupt` raised.
     """
     if config.threads is not None:
         torch.set_num_threads(config.threads)
@@ -55,7 +62,7 @@ def run(config: RunConfig, folder: Path, progress: Callable[[Progress], None] | 
             return done
         training = _begin(config, task, ranks)
         try:
-            return _go(config, folder, ranks, training, progress if ranks.first else None)
+            return _go(config, folder, ranks, training, progress if ranks.first else None, stop)
         finally:
             if training.metrics is not None:
                 training.metrics.close()
@@ -92,7 +99,12 @@ def _begin(config: RunConfig, task: Task, ranks: Ranks) -> Training:
 
 
 def _go(
-    config: RunConfig, folder: Path, ranks: Ranks, training: Training, progress: Callable[[Progress], None] | None
+    config: RunConfig,
+    folder: Path,
+    ranks: Ranks,
+    training: Training,
+    progress: Callable[[Progress], None] | None,
+    stop: Callable[[], bool] | None,
 ) -> RunRecord:
     """Resume, train, evaluate, and write the result."""
     kept = folder / "checkpoints"
@@ -116,8 +128,8 @@ def _go(
     if ranks.first:
         training.metrics = MetricsWriter(folder, size, step=training.at.step, tensorboard=config.tensorboard)
 
-    saver = _Saver(config, ranks, kept, training)
-    reason = training.run(progress, saver.due, saver.save)
+    saver = _Saver(config, ranks, kept, training, stop)
+    reason = training.run(progress, saver.due, saver.save_or_stop)
     test = None
     if config.keep_checkpoints and reason is None:
         saver.save()  # before the test's line: one that a kill cuts off here must not come twice
@@ -138,18 +150,28 @@ def _go(
 class _Saver:
     """When to save, and saving."""
 
-    def __init__(self, config: RunConfig, ranks: Ranks, folder: Path, training: Training) -> None:
+    def __init__(
+        self, config: RunConfig, ranks: Ranks, folder: Path, training: Training, stop: Callable[[], bool] | None
+    ) -> None:
         self.every, self.unit = config.cadence()
         self.ranks, self.folder, self.training = ranks, folder, training
         self.last, self.cost = time.monotonic(), 0.0
+        self.stop = stop or (lambda: False)
 
     def due(self, logged: bool) -> bool:
         """Whether to save now. By the clock, several ranks must agree, which they do where they meet to log anyway."""
-        if self.unit == "steps":
-            return self.training.at.step % max(1, int(self.every)) == 0
+        if self.unit == "steps" and self.training.at.step % max(1, int(self.every)) == 0:
+            return True
         if self.ranks.world > 1 and not logged:
             return False
-        return self.ranks.agree(time.monotonic() - self.last >= max(self.every, _SAVING_SHARE * self.cost))
+        late = self.unit != "steps" and time.monotonic() - self.last >= max(self.every, _SAVING_SHARE * self.cost)
+        return self.ranks.agree(late or self.stop())
+
+    def save_or_stop(self) -> None:
+        """Save, and end the run if that was asked for."""
+        self.save()
+        if self.ranks.agree(self.stop()):
+            raise KeyboardInterrupt
 
     def save(self) -> None:
         """Save; the metrics first, since the checkpoint says how long they are."""

@@ -1,5 +1,6 @@
 """A comparison from its plan to its summary: tune, choose on validation data, repeat with fresh seeds, sum up."""
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -46,7 +47,7 @@ class Compare:
     ) -> None:
         self.plan, self.out, self.store = plan, out, store
         self.console, self.quiet = console or Console(stderr=True), quiet
-        self.scores = check(plan)
+        self.scores = check(plan, settings=not self._is_known())
         self.size, self.gpus = pool_size(plan.device, workers)
         self.records: list[RunRecord] = []
         self._studies: Studies | None = None
@@ -72,6 +73,12 @@ class Compare:
                 pool.close(self._studies)
                 self._let_go()
         return self._result()
+
+    def _is_known(self) -> bool:
+        """Return whether the folder holds this very comparison: its settings were checked when it was made."""
+        head = read_head(self.out)
+        now = {"config": self.plan.model_dump(mode="json"), "grids": tried_values(self.plan)}
+        return {key: head.get(key) for key in now} == redact_value(now)
 
     def _prepare(self) -> None:
         """Make the folder, or see that what is in it is the same comparison; note what this one is."""
@@ -137,12 +144,19 @@ class Compare:
         """Write the summary, and return everything as `results.load` would find it."""
         summary = write_summary(self.out, self.plan, self.records, self.scores)
         config = redact_value(self.head["config"])
-        records = [RunRecord.from_json(row) for row in redact_value([r.to_json() for r in self.records])]
+        rows = [record.to_json() for record in self.records]
+        safe = redact_value(rows)
+        records = self.records if safe == json.loads(json.dumps(rows)) else [RunRecord.from_json(row) for row in safe]
         return Comparison(self.out, config, self.scores, self.head["provenance"], records, summary)
 
 
-def check(plan: Plan) -> dict[str, Score]:
-    """See that all is there and valid, before a run begins or a folder is made; what counts on each task."""
+def check(plan: Plan, *, settings: bool = True) -> dict[str, Score]:
+    """Check that all is there and valid, before a run begins or a folder is made, and return what counts on each task.
+
+    Args:
+      plan: the comparison.
+      settings: build every optimizer with every value that it is to try.
+    """
     import torch
 
     from acmo.lab.config.optimizers import build, find_factory
@@ -157,7 +171,7 @@ def check(plan: Plan) -> dict[str, Score]:
     if not torch.cuda.is_available():  # else this process would take a part of a GPU, perhaps the only one
         pick_device(plan.device)
     tasks = {name: find_task(name, plan.data, plan.tune_seed) for name in plan.tasks}
-    for contender in plan.contenders():
+    for contender in plan.contenders() if settings else ():
         for name, task in tasks.items():
             spec = tuning_spec(plan, contender, name, task.score)
             first = {option: values[0] for option, values in spec.grid.items()}

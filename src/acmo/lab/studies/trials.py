@@ -90,6 +90,8 @@ class Studies:
         self._storage = store.open()
         with store.lock(), store.explained():
             self._studies = {spec.name: self._open(spec) for spec in self.specs}
+        self._key_of: dict[int, str] = {}  # of trials that are complete
+        self._keys = {spec.name: [_key(point) for point in spec.points] for spec in self.specs}
 
     def close(self) -> None:
         """Let go of the database."""
@@ -108,8 +110,8 @@ class Studies:
             for spec in self.specs:
                 study = self._studies[spec.name]
                 live = {_key(t.user_attrs.get("point")) for t in self._trials(spec, "WAITING", "RUNNING", "COMPLETE")}
-                for point in spec.points:
-                    if _key(point) not in live:
+                for point, key in zip(spec.points, self._keys[spec.name], strict=True):
+                    if key not in live:
                         study.enqueue_trial({o: _encode(v) for o, v in point.items()}, user_attrs={"point": point})
 
     def claim(self) -> Claim | None:
@@ -159,16 +161,17 @@ class Studies:
         return [RunRecord.from_json(trial.user_attrs["record"]) for trial in self._done(spec)]
 
     def _done(self, spec: Spec) -> list[Any]:
-        order = {_key(point): i for i, point in enumerate(spec.points)}
         with self.store.explained():
-            trials = {}
-            for t in self._trials(spec, "COMPLETE"):
-                key = _key(t.user_attrs.get("point"))
-                if spec.sampler == "tpe":
-                    trials[t.number] = t
-                elif key in order:
-                    trials.setdefault(order[key], t)
-        return [trials[i] for i in sorted(trials)]
+            complete = self._trials(spec, "COMPLETE")
+        if spec.sampler == "tpe":
+            return complete
+        found: dict[str, Any] = {}
+        for t in complete:
+            key = self._key_of.get(t._trial_id)
+            if key is None:
+                key = self._key_of[t._trial_id] = _key(t.user_attrs.get("point"))
+            found.setdefault(key, t)
+        return [found[key] for key in self._keys[spec.name] if key in found]
 
     def counts(self) -> dict[str, int]:
         """How many trials there are in all, and how many are done, running, waiting, or given up."""
@@ -225,7 +228,7 @@ class Studies:
                     self._storage.get_heartbeat_stale_trial_callback()(study, trial)
 
     def _trials(self, spec: Spec, *states: str) -> list[Any]:
-        wanted = tuple(self._optuna.trial.TrialState[s] for s in states)
+        wanted = tuple(map(self._optuna.trial.TrialState.__getitem__, states))
         trials: list[Any] = self._studies[spec.name].get_trials(deepcopy=False, states=wanted)
         return trials
 

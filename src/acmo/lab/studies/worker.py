@@ -79,7 +79,8 @@ def _stage(pipe: Connection, studies: Studies, out: Path) -> None:
     """Do trials until none is left, here or elsewhere."""
     pause = 0.2
     while True:
-        _hear(pipe)
+        if _should_end(pipe):
+            raise Stopped
         claim = studies.claim()
         if claim is not None:
             pause = 0.2
@@ -98,11 +99,19 @@ def _trial(pipe: Connection, studies: Studies, claim: Claim, out: Path) -> None:
 
     spec, number = claim.spec, claim.trial.number
     pipe.send(("claimed", (spec.name, number)))
-    last = 0.0
+    last = looked = 0.0
+    ending = False
+
+    def stop() -> bool:
+        """Return whether the parent asked for an end, or is gone; looked at every 0.1 s."""
+        nonlocal looked, ending
+        if not ending and time.monotonic() - looked > 0.1:
+            looked = time.monotonic()
+            ending = _should_end(pipe)
+        return ending
 
     def progress(p: Any) -> None:
         nonlocal last
-        _hear(pipe)
         now = time.monotonic()
         if now - last > 0.2:
             last = now
@@ -113,11 +122,13 @@ def _trial(pipe: Connection, studies: Studies, claim: Claim, out: Path) -> None:
     inside = f"{spec.folder}/{config.run_id()}"
     try:
         with studies.alive(claim):
-            ended = run(config, out / inside, progress)
+            ended = run(config, out / inside, progress, stop)
         record = replace(ended, label=spec.label, role=spec.phase, folder=inside)
     except BaseException as error:
         with suppress(LabError):  # if the database is away as well, the heartbeat will tell
             studies.give_back(spec.name, number)
+        if isinstance(error, KeyboardInterrupt) and ending:
+            raise Stopped from None
         if isinstance(error, Exception) and not isinstance(error, (LabError, EOFError, BrokenPipeError)):
             traceback.print_exc()
             point = ", ".join(f"{k}={v}" for k, v in claim.point.items())
@@ -128,15 +139,12 @@ def _trial(pipe: Connection, studies: Studies, claim: Claim, out: Path) -> None:
     pipe.send(("finished", Finished(spec.label, spec.task, claim.point, record)))
 
 
-def _hear(pipe: Connection) -> None:
-    """End if the parent says so, or is gone."""
+def _should_end(pipe: Connection) -> bool:
+    """Return whether the parent says so, or is gone."""
     try:
-        if pipe.poll():
-            message = pipe.recv()
-            if message[0] == "quit":
-                raise Stopped
+        return pipe.poll() and pipe.recv()[0] == "quit"
     except (EOFError, OSError):
-        raise Stopped from None
+        return True
 
 
 def _pass_on(pipe: Connection) -> None:

@@ -26,8 +26,9 @@ from acmo.lab.config.preset_files import presets, read_toml
 from acmo.lab.config.run_options import RunConfig, run_config
 from acmo.lab.errors import LabError
 from acmo.lab.results.metrics_file import read_metrics
+from acmo.lab.results.run_files import read_outcome
 from acmo.lab.runs import checkpoints
-from acmo.lab.runs.run_folder import Result, run
+from acmo.lab.runs.run_folder import run
 from acmo.lab.tasks import find_task
 from acmo.lab.tasks.translation import sources
 from acmo.rivals.registry import LR
@@ -82,7 +83,7 @@ def test_run_stopped_within_an_epoch_resumes_with_the_same_bits(tmp_path, data):
 
         with pytest.raises(KeyboardInterrupt):
             run(what, tmp_path / "cut", cut)
-        assert Result.read(tmp_path / "cut") is None
+        assert read_outcome(tmp_path / "cut", None) is None
     result = run(what, tmp_path / "cut")
     assert (result.test, result.valid) == (whole.test, whole.valid)
     one, two = weights(tmp_path / "whole"), weights(tmp_path / "cut")
