@@ -14,6 +14,8 @@ import torch
 import acmo
 from acmo import native
 
+COLUMNS = 512  # of the table
+
 
 def main(millions: float = 63.0, rounds: int = 31) -> None:
     """Print ms, GB/s and the ratio to fused SGD-momentum of every contender."""
@@ -29,7 +31,10 @@ def main(millions: float = 63.0, rounds: int = 31) -> None:
     sgd = torch.optim.SGD([twin()], lr=1e-5, momentum=0.9, fused=True)
     adamw = torch.optim.AdamW([twin()], lr=1e-5, fused=True)
     opt = acmo.ACMo([parameter], lr=1e-5, fused=True)
-    for optimizer in (sgd, adamw, opt):
+    by_column = torch.nn.Parameter(torch.full((n // COLUMNS, COLUMNS), 0.01))
+    by_column.grad = parameter.grad[: by_column.numel()].view_as(by_column)
+    table = acmo.RowACMo([by_column], lr=1e-5, norm_scope="column", fused=True)
+    for optimizer in (sgd, adamw, opt, table):
         optimizer.step()
     kernel, threads = native.required(), torch.get_num_threads()
     numel, code = [n], [native.DTYPE_CODES[torch.float32]]
@@ -41,6 +46,11 @@ def main(millions: float = 63.0, rounds: int = 31) -> None:
         "fused AdamW": (adamw.step, 7),
         "ACMo": (opt.step, 6),
         "ACMo, pass 1 alone (reads g)": (lambda: kernel.squares(numel, code, [grad.data_ptr()], threads), 1),
+        "reading g and m alone": (
+            lambda: kernel.sums(numel, code, [grad.data_ptr()], [moment.data_ptr()], threads),
+            2,
+        ),
+        "RowACMo, a table by column": (table.step, 7),
         "ACMo, pass 2 alone": (lambda: kernel.update(numel, code, code, *addresses, plain, threads), 5),
     }
     times: dict[str, list[float]] = {name: [] for name in contenders}

@@ -111,7 +111,7 @@ def test_words_and_state_are_what_the_updates_move_and_keep(written: dict[str, A
     assert (words[ADAMW_CLIPPED], words[PLAIN]) == (10, 5)
     moments = {c.name: c.moments for c in table()}
     for row in written["sets"]["10k"]["rows"]:  # on top: counters of 6 tensors; for int8 scales of 142 rows, 142 biases
-        more = 0.1 if row["name"] == ROWS_INT8 else 0.01
+        more = 0.102 if row["name"] == ROWS_INT8 else 0.01
         assert 4 * moments[row["name"]] <= row["state_bytes"] <= 4 * moments[row["name"]] + more
 
 

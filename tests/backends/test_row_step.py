@@ -1,0 +1,85 @@
+"""A step by row in one call of the C kernel gives the bits of the same step part by part."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from acmo import RowACMo, native
+from acmo.backends import row_step, rows
+
+pytestmark = pytest.mark.skipif(native.kernel() is None, reason=f"no kernel: {native.why_missing()}")
+
+SHAPES = [(5, 7), (3, 2, 4), (6,), (4, 1), (90, 5), (), (0, 3), (1, 9)]
+
+
+def make(lr: float | Tensor, dtype: torch.dtype, **options: Any) -> RowACMo:
+    generator = torch.Generator().manual_seed(0)
+    params = [torch.randn(shape, generator=generator, dtype=dtype).requires_grad_() for shape in SHAPES]
+    groups = [{"params": params[:4]}, {"params": params[4:], "momentum": 0.5, "maximize": True}]
+    return RowACMo(groups, lr=lr, fused=True, **options)
+
+
+def take_steps(opt: RowACMo, bad: float | None) -> None:
+    generator = torch.Generator().manual_seed(1)
+    for t in range(3):
+        for group in opt.param_groups:
+            for p in group["params"]:
+                p.grad = torch.randn(p.shape, generator=generator, dtype=p.dtype)
+        if bad is not None and t == 1:
+            opt.param_groups[0]["params"][0].grad[2, 3] = bad
+        opt.step()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.complex64])
+@pytest.mark.parametrize(
+    ("options", "bad"),
+    [
+        ({}, None),
+        ({"weight_decay": 0.1}, torch.inf),
+        ({"weight_decay": 0.1, "decoupled_weight_decay": False, "norm_scope": "row"}, torch.nan),
+        ({"unit_step": False, "nonfinite": "propagate"}, torch.nan),
+        ({"momentum_dtype": torch.int8}, None),
+    ],
+)
+def test_one_call_gives_the_bits_of_a_step_by_parts(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, options: dict[str, Any], bad: float | None
+) -> None:
+    if dtype == torch.complex64:
+        if "momentum_dtype" in options:
+            pytest.skip("complex parameters have complex moments")
+        options = {**options, "norm_scope": "row"}  # the kernel does not step complex parameters by column
+    calls: list[str] = []
+    for module in (row_step, rows):
+        original, name = module.step, module.__name__
+        monkeypatch.setattr(
+            module, "step", lambda *a, original=original, name=name, **k: calls.append(name) or original(*a, **k)
+        )
+    at_once = make(0.01, dtype, **options)
+    by_parts = make(torch.tensor(0.01, dtype=torch.float64), dtype, **options)  # a Tensor is not for one call
+    for opt in (at_once, by_parts):
+        take_steps(opt, bad)
+    assert calls == [row_step.__name__] * 3 + [rows.__name__] * 3
+    for group, other in zip(at_once.param_groups, by_parts.param_groups, strict=True):
+        for p, q in zip(group["params"], other["params"], strict=True):
+            torch.testing.assert_close(p, q, rtol=0, atol=0, equal_nan=True)
+            state, other_state = at_once.state[p], by_parts.state[q]
+            assert list(state) == list(other_state)
+            for key, value in state.items():
+                torch.testing.assert_close(value, other_state[key], rtol=0, atol=0, equal_nan=True)
+    assert at_once.skipped_steps == by_parts.skipped_steps == (bad is not None and "nonfinite" not in options)
+    assert str(at_once.telemetry()) == str(by_parts.telemetry())
+
+
+def test_a_parameter_of_new_shape_is_described_again() -> None:
+    p = torch.zeros(4, 3, requires_grad=True)
+    opt = RowACMo([p], lr=0.1, fused=True)
+    p.grad = torch.ones(4, 3)
+    opt.step()
+    p.data, p.grad = torch.zeros(2, 5), torch.ones(2, 5)
+    opt.state.clear()
+    opt.step()
+    torch.testing.assert_close(p.detach(), torch.full((2, 5), -0.1))
