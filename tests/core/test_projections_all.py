@@ -105,7 +105,7 @@ def test_other_projections_stay_beside_a_common_ball():
     assert float(b.detach().norm()) == pytest.approx(2)
 
 
-def test_parameters_without_a_gradient_are_outside_the_common_ball():
+def test_parameters_without_a_gradient_are_outside_the_ball():
     a, b = (torch.full((2,), 5.0, requires_grad=True) for _ in range(2))
     opt = ACMo([a, b], lr=0.1, projection=L2Ball(1.0, scope="all"))
     a.grad = torch.zeros(2)

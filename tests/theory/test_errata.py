@@ -23,7 +23,7 @@ def test_the_printed_statement_fails_and_the_repaired_one_holds(row: Erratum) ->
     assert slacks.printed < 0 <= slacks.repaired
 
 
-def test_rows_without_a_counter_example_are_those_that_the_docs_name() -> None:
+def test_rows_that_run_nothing_are_those_that_the_docs_name() -> None:
     unrun = [row.key for row in ERRATA if row.evaluate is None]
     assert sorted(unrun) == ["decay-on-test-data", "sufficient", "two-points"]
 

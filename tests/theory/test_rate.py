@@ -64,7 +64,7 @@ def test_small_measurement_falls_and_stays_below_the_bound() -> None:
     assert rate.sampled[0] == pytest.approx(rate.averaged[0])  # after one step there is one iterate to draw
 
 
-def test_acmo_is_sgd_to_half_a_percent_under_the_theorems_settings() -> None:
+def test_acmo_is_sgd_to_half_a_percent_in_the_theorems_setting() -> None:
     """β = 1/50 and δ = σ leave β̂ so small that the moment hardly matters; the first step is the same."""
     problem = problems.cosine_sum()
     rate = combine(problem, [run_shard(problem, 256, 50, 1, (0, k)) for k in range(2)])
