@@ -15,6 +15,7 @@ from acmo.lab.studies.comparison import check
 from acmo.lab.studies.stages import tuning_spec
 from acmo.lab.studies.storage import Store, sqlite_in
 from acmo.lab.studies.trials import Studies, require_all
+from tests.support.lab_studies import record
 
 BOTH = {"label": "x", "optimizer": "acmo", "settings": {"lr": 1}, "grid": {"lr": [1]}}
 
@@ -100,7 +101,7 @@ def test_random_draws_from_a_small_grid_are_distinct_points(tmp_path):
     with Studies(Store(sqlite_in(tmp_path)), [spec]) as studies:
         studies.enqueue()
         claim = studies.claim()
-    studies.finish(claim, record(claim, 0.5))
+        studies.finish(claim, record(claim, 0.5))
         assert studies.claim() is None
         require_all(studies)
 

@@ -52,7 +52,8 @@ def _table(lines: Sequence[Row], key: str, scale: float) -> "np.ndarray[Any, np.
     table = np.array(rows, dtype=np.float64).reshape(-1, 4)
     table[~np.isfinite(table[:, 1:3]).all(axis=1), 1:3] = 0.0
     # β̂ is applied as 0 where there is no moment yet, which says nothing of its size.
-    return table[np.isfinite(table[:, 3]) & ((table[:, 3] != 0.0) | (key != "beta_hat"))]
+    kept_rows = np.isfinite(table[:, 3]) & ((table[:, 3] != 0.0) | (key != "beta_hat"))
+    return np.compress(kept_rows, table, axis=0)
 
 
 def learning(contestants: Sequence[Contestant], metric: str) -> list[Row]:

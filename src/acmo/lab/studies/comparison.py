@@ -78,7 +78,7 @@ class Compare:
         """Return whether the folder holds this very comparison: its settings were checked when it was made."""
         head = read_head(self.out)
         now = {"config": self.plan.model_dump(mode="json"), "grids": tried_values(self.plan)}
-        return {key: head.get(key) for key in now} == redact_value(now)
+        return bool({key: head.get(key) for key in now} == redact_value(now))
 
     def _prepare(self) -> None:
         """Make the folder, or see that what is in it is the same comparison; note what this one is."""
