@@ -11,13 +11,12 @@ from torch.optim.optimizer import ParamsT
 
 from acmo import algorithm, native
 from acmo.backends import c_kernel, foreach, foreach_rows, kernel_ops, row_kernel, row_step, rows, two_pass
-from acmo.backends.triton import availability
-from acmo.backends.triton import choice as triton_choice
+from acmo.backends.triton import availability, choice
 from acmo.gather import GroupLists, fill_lists, split_into_parts
 from acmo.newton_schulz import DEFAULT_STEPS
 from acmo.options import check_group, check_groups
 from acmo.parameter_checks import check_params
-from acmo.projections import Projection, get_projection, project_parts
+from acmo.projections import Projection, project_parts
 from acmo.psi import Psi
 from acmo.scopes import ROW_KINDS, has_rows
 from acmo.sharding import check_process_group, check_sharding, is_dtensor, is_inside_zero, sum_over_shards
@@ -33,8 +32,7 @@ class ACMo(StatefulOptimizer):
         m_t = g_t + \beta \frac{\|g_t\|}{\|m_{t-1}\| + \delta} m_{t-1}, \qquad \theta_{t+1} = \theta_t - \alpha m_t
 
     The moment never outweighs the gradient, so the step never points uphill on the current batch, and it leans towards
-    the last step as far as that allows; the state is that of SGD-momentum. Norms are of all parameters together, as in
-    the paper (see ``norm_scope``). Every line of the algorithm: ``acmo/algorithm.py``.
+    the last step as far as that allows; the state is that of SGD-momentum. Every line is in ``acmo/algorithm.py``.
 
     Args:
       params: parameters, named parameters or parameter groups.
@@ -146,7 +144,7 @@ class ACMo(StatefulOptimizer):
         super().add_param_group(group)
         try:
             if self.defaults["fused"]:
-                triton_choice.require_kernel(self.param_groups[-1]["params"])
+                choice.require_kernel(self.param_groups[-1]["params"])
             self._check_parameters(self.param_groups[-1])
         except Exception:
             self.param_groups.pop()
@@ -155,7 +153,7 @@ class ACMo(StatefulOptimizer):
     def _check_parameters(self, group: dict[str, Any]) -> None:
         check_params(group)
         check_sharding(group, self._process_group)
-        triton_choice.prepare(group["params"])
+        choice.prepare(group["params"])
         self._over_ranks = self._over_ranks or any(map(is_dtensor, group["params"]))
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -257,8 +255,10 @@ class ACMo(StatefulOptimizer):
             sum_over_shards=sum_over_shards if self._over_ranks and any(p.shards for p in parts) else None,
         )
         record = self._choose_backend(parts, groups, options, wide)(parts, groups, options)
-        if list(map(get_projection, param_groups)) != [None] * len(param_groups):
-            project_parts(parts, param_groups, record, self._process_group)
+        for group in param_groups:
+            if group["projection"] is not None:
+                project_parts(parts, param_groups, record, self._process_group)  # of all groups
+                break
         return record
 
     def _choose_backend(
@@ -275,8 +275,8 @@ class ACMo(StatefulOptimizer):
             for p in parts
         ]
         is_plain = not callable(options.psi) and not any(special)
-        if may_fuse and is_plain and not {p.params[0].device.type for p in parts}.isdisjoint(availability.DEVICE_TYPES):
-            return triton_choice.choose(parts, options, by_row, bool(wide["fused"]), self._kernel_tables)
+        if may_fuse and is_plain and any([p.params[0].device.type in availability.DEVICE_TYPES for p in parts]):  # noqa: C419
+            return choice.choose(parts, options, by_row, bool(wide["fused"]), self._kernel_tables)
         use_kernel = may_fuse and not callable(options.psi) and native.kernel() is not None
         if by_row:
             use_kernel = use_kernel and not torch.compiler.is_compiling()

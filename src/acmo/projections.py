@@ -8,7 +8,6 @@ that the result is as feasible as the parameter's dtype allows.
 """
 
 from collections.abc import Callable, Sequence
-from operator import itemgetter
 from typing import Any
 
 import torch
@@ -19,7 +18,6 @@ from acmo.sharding import find_device, local, sum_over_model
 from acmo.step_data import Part, StepRecord, scalar_dtype
 
 Projection = Callable[[Tensor], Tensor]
-get_projection = itemgetter("projection")  # of a parameter group
 
 
 class Box:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from acmo.backends.row_kernel import rounding_bits, rounding_seed
+from acmo.rounding import rounding_bits, rounding_seed
 
 triton = pytest.importorskip("triton", reason="Triton is not installed: pip install --no-deps triton==3.7.1")
 tl = triton.language
