@@ -1,4 +1,4 @@
-"""ACMo and RowACMo for JAX: Algorithm 1 as optax gradient transformations (``pip install acmo[jax]``).
+"""ACMo, RowACMo and SpectralACMo for JAX: Algorithm 1 as optax gradient transformations (``pip install acmo[jax]``).
 
 Norms are of whole arrays, so sharded ones need nothing further under `jax.jit`; `jax.shard_map` sees one shard only.
 """
@@ -22,6 +22,7 @@ except ImportError as error:
 
 from acmo.jax_arrays import check_number, root, widen
 from acmo.jax_rows import ScaleByRowACMoState, row_acmo, scale_by_row_acmo
+from acmo.jax_spectral import scale_by_spectral_acmo, spectral_acmo
 
 __all__ = [
     "Angles",
@@ -33,6 +34,8 @@ __all__ = [
     "row_acmo",
     "scale_by_acmo",
     "scale_by_row_acmo",
+    "scale_by_spectral_acmo",
+    "spectral_acmo",
 ]
 
 

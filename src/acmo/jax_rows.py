@@ -19,10 +19,11 @@ from acmo.jax_arrays import check_number, root, widen
 from acmo.scopes import ROW_SCOPES, resolve_scope
 
 Axis = int | tuple[int, ...]
+FindAxes = Callable[[Any], tuple[int, ...]]
 
 
 class ScaleByRowACMoState(NamedTuple):
-    """State of `scale_by_row_acmo`."""
+    """State of `scale_by_row_acmo` and of `scale_by_spectral_acmo`, where a matrix counts as one row."""
 
     count: Array  # type: ignore[assignment]  # t, the steps taken; a tuple has a method of that name
     mu: optax.Updates  # m
@@ -45,44 +46,14 @@ def scale_by_row_acmo(
     See `acmo.jax.row_acmo` for the arguments, and for the whole optimizer. A decay that is chained before this
     transformation makes rows without a gradient take part.
     """
-    check_number(options.check_between, "momentum", momentum, 0.0, 1.0)
-    check_number(options.check_at_least, "delta", delta)
     check_axis(axis)
     options.check_one_of("norm_scope", norm_scope, ROW_SCOPES)
     options.check_one_of("unit_step", unit_step, (True, False, "rms"))
-    options.check_one_of("nonfinite", nonfinite, ("skip", "propagate"))
-    if mu_dtype is not None:  # in float16 the moments of small gradients would vanish
-        options.check_one_of("mu_dtype", jnp.dtype(mu_dtype).name, ("bfloat16", "float32", "float64"))
-        mu_dtype = jax.dtypes.canonicalize_dtype(mu_dtype)
 
-    def init_moment(p: Any) -> Array:
-        if mu_dtype is not None and jnp.iscomplexobj(p):
-            raise ValueError(f"mu_dtype={mu_dtype} needs real parameters, got complex ones")
-        find_norm_axes(jnp.shape(p), axis, norm_scope)  # an axis out of range is an error here already
-        return jnp.zeros_like(p, dtype=jnp.float32 if mu_dtype is None and p.dtype == jnp.float16 else mu_dtype)
+    def find_axes(x: Any) -> tuple[int, ...]:
+        return find_norm_axes(jnp.shape(x), axis, norm_scope)
 
-    def init(params: optax.Params) -> ScaleByRowACMoState:
-        # Nothing stands here twice: the same array could not be donated to a jitted step.
-        count, steps, rows = (jnp.zeros((), jnp.int32) for _ in range(3))
-        return ScaleByRowACMoState(count, jax.tree.map(init_moment, params), steps, rows)
-
-    def update(updates: Any, state: ScaleByRowACMoState, params: Any = None) -> tuple[Any, ScaleByRowACMoState]:
-        gs, tree = jax.tree.flatten(updates)
-        ms = jax.tree.leaves(state.mu)
-        skipped, steps, moments = jnp.zeros((), jnp.int32), [], []
-        for g, m in zip(gs, ms, strict=True):
-            axes = find_norm_axes(jnp.shape(g), axis, norm_scope)
-            finite = find_finite_rows(g, axes) if nonfinite == "skip" else jnp.array(True)
-            u, new = step_rows(jnp.where(finite, g, 0), m, momentum, delta, axes, bool(unit_step))
-            steps.append(u.astype(jnp.result_type(g)))
-            moments.append(saturate(new, m.dtype))
-            skipped += jnp.sum(~finite, dtype=jnp.int32)
-        count, skipped_steps = optax.safe_increment(state.count), optax.safe_increment(state.skipped_steps)
-        skipped_steps = jnp.where(skipped > 0, skipped_steps, state.skipped_steps)
-        us, mu = jax.tree.unflatten(tree, steps), jax.tree.unflatten(tree, moments)
-        return us, ScaleByRowACMoState(count, mu, skipped_steps, skipped)
-
-    return optax.GradientTransformation(init, update)
+    return build_transformation(momentum, delta, mu_dtype, find_axes, nonfinite, unit_step=bool(unit_step))
 
 
 def row_acmo(
@@ -143,11 +114,80 @@ def row_acmo(
       >>> print('Objective function: {:.2E}'.format(f(params)))
       Objective function: 2.33E-03
     """
-    check_number(options.check_at_least, "learning_rate", learning_rate)
-    check_number(options.check_at_least, "weight_decay", weight_decay)
     moment = scale_by_row_acmo(
         momentum, delta, mu_dtype, axis=axis, norm_scope=norm_scope, unit_step=unit_step, nonfinite=nonfinite
     )
+
+    def find_axes(x: Any) -> tuple[int, ...]:
+        return find_norm_axes(jnp.shape(x), axis, norm_scope)
+
+    return chain_decay(moment, find_axes, learning_rate, weight_decay, mask, nonfinite)
+
+
+def build_transformation(
+    momentum: ArrayLike,
+    delta: ArrayLike,
+    mu_dtype: DTypeLike | None,
+    find_axes: FindAxes,
+    nonfinite: str,
+    *,
+    unit_step: bool = True,
+    finish: Callable[[Array], Array] = lambda u: u,
+) -> optax.GradientTransformation:
+    """Return the transformation of gradients to steps by row; arguments as in `row_acmo`, and two more.
+
+    Args:
+      find_axes: returns the axes that the norms of an array are taken over.
+      finish: makes the step of a whole array from that of its rows.
+    """
+    check_number(options.check_between, "momentum", momentum, 0.0, 1.0)
+    check_number(options.check_at_least, "delta", delta)
+    options.check_one_of("nonfinite", nonfinite, ("skip", "propagate"))
+    if mu_dtype is not None:  # in float16 the moments of small gradients would vanish
+        options.check_one_of("mu_dtype", jnp.dtype(mu_dtype).name, ("bfloat16", "float32", "float64"))
+        mu_dtype = jax.dtypes.canonicalize_dtype(mu_dtype)
+
+    def init_moment(p: Any) -> Array:
+        if mu_dtype is not None and jnp.iscomplexobj(p):
+            raise ValueError(f"mu_dtype={mu_dtype} needs real parameters, got complex ones")
+        find_axes(p)  # an axis out of range is an error here already
+        return jnp.zeros_like(p, dtype=jnp.float32 if mu_dtype is None and p.dtype == jnp.float16 else mu_dtype)
+
+    def init(params: optax.Params) -> ScaleByRowACMoState:
+        # Nothing stands here twice: the same array could not be donated to a jitted step.
+        count, steps, rows = (jnp.zeros((), jnp.int32) for _ in range(3))
+        return ScaleByRowACMoState(count, jax.tree.map(init_moment, params), steps, rows)
+
+    def update(updates: Any, state: ScaleByRowACMoState, params: Any = None) -> tuple[Any, ScaleByRowACMoState]:
+        gs, tree = jax.tree.flatten(updates)
+        ms = jax.tree.leaves(state.mu)
+        skipped, steps, moments = jnp.zeros((), jnp.int32), [], []
+        for g, m in zip(gs, ms, strict=True):
+            axes = find_axes(g)
+            finite = find_finite_rows(g, axes) if nonfinite == "skip" else jnp.array(True)
+            u, new = step_rows(jnp.where(finite, g, 0), m, momentum, delta, axes, unit_step)
+            steps.append(finish(u).astype(jnp.result_type(g)))
+            moments.append(saturate(new, m.dtype))
+            skipped += jnp.sum(~finite, dtype=jnp.int32)
+        count, skipped_steps = optax.safe_increment(state.count), optax.safe_increment(state.skipped_steps)
+        skipped_steps = jnp.where(skipped > 0, skipped_steps, state.skipped_steps)
+        us, mu = jax.tree.unflatten(tree, steps), jax.tree.unflatten(tree, moments)
+        return us, ScaleByRowACMoState(count, mu, skipped_steps, skipped)
+
+    return optax.GradientTransformation(init, update)
+
+
+def chain_decay(
+    moment: optax.GradientTransformation,
+    find_axes: FindAxes,
+    learning_rate: optax.ScalarOrSchedule,
+    weight_decay: optax.ScalarOrSchedule,
+    mask: Any,
+    nonfinite: str,
+) -> optax.GradientTransformationExtraArgs:
+    """Return the transformation with decoupled decay and the learning rate; rows that were skipped do not decay."""
+    check_number(options.check_at_least, "learning_rate", learning_rate)
+    check_number(options.check_at_least, "weight_decay", weight_decay)
     rate = optax.scale_by_learning_rate(learning_rate)
     if mask is None and isinstance(weight_decay, int | float) and weight_decay == 0:  # then no update needs params
         return optax.chain(moment, rate)
@@ -156,7 +196,7 @@ def row_acmo(
         return chain
 
     def keep_finite(g: Any, u: Array) -> Array:
-        return jnp.where(find_finite_rows(g, find_norm_axes(jnp.shape(g), axis, norm_scope)), u, 0)
+        return jnp.where(find_finite_rows(g, find_axes(g)), u, 0)
 
     def update(updates: optax.Updates, state: Any, params: Any = None, **extra: Any) -> tuple[optax.Updates, Any]:
         decayed, state = chain.update(updates, state, params, **extra)
@@ -185,13 +225,19 @@ def find_norm_axes(shape: Sequence[int], axis: Axis, norm_scope: str) -> tuple[i
     ndim = len(shape)
     if ndim < 2:
         return tuple(range(ndim))
+    shared, others = split_axes(shape, axis)
+    kind = resolve_scope(norm_scope, (prod(shape[a] for a in shared), *(shape[a] for a in others)))
+    return tuple({"row": others, "column": shared, "whole": range(ndim)}[kind])
+
+
+def split_axes(shape: Sequence[int], axis: Axis) -> tuple[list[int], list[int]]:
+    """Return the axes that the entries of a row share an index along, and the others."""
+    ndim = len(shape)
     axes = [index(a) for a in (axis if isinstance(axis, tuple) else (axis,))]
     if not all(-ndim <= a < ndim for a in axes):
         raise ValueError(f"axis must be in [{-ndim}, {ndim - 1}] for an array of shape {tuple(shape)}, got {axis}")
     shared = [a for a in range(ndim) if a in axes or a - ndim in axes]
-    others = [a for a in range(ndim) if a not in shared]
-    kind = resolve_scope(norm_scope, (prod(shape[a] for a in shared), *(shape[a] for a in others)))
-    return tuple({"row": others, "column": shared, "whole": range(ndim)}[kind])
+    return shared, [a for a in range(ndim) if a not in shared]
 
 
 def find_finite_rows(g: ArrayLike, axes: tuple[int, ...]) -> Array:

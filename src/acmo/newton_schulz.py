@@ -13,7 +13,7 @@ from torch import Tensor
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of σ, σ³ and σ⁵
 DEFAULT_STEPS = 5
-BATCH_ENTRIES = 2**22  # of one product: larger batches are not faster, and take memory
+BATCH_ENTRIES = 2**22  # of one batch at most, which bounds its temporaries
 BFLOAT16_SIDE = 256  # from this smaller side on, CPUs that multiply bfloat16 do so in half of float32's time
 GRAM_RATIO = 2  # from this ratio of the sides on, iterating on the smaller side alone takes fewer products
 # Private to torch, so it may be gone; then float32 is used.
@@ -40,8 +40,11 @@ def orthogonalise(matrices: Sequence[Tensor], steps: int = DEFAULT_STEPS) -> lis
         count = max(1, BATCH_ENTRIES // max(1, shape.numel()))
         for first in range(0, len(positions), count):
             batch = positions[first : first + count]
-            stacked = torch.stack([matrices[j] for j in batch]) if len(batch) > 1 else matrices[batch[0]][None]
-            found.update(zip(batch, iterate(stacked, steps).unbind(), strict=True))
+            if len(batch) > 1:  # no name for the stack: it would outlive the first iteration
+                results = iterate(torch.stack([matrices[j] for j in batch]), steps)
+            else:
+                results = iterate(matrices[batch[0]][None], steps)
+            found.update(zip(batch, results.unbind(), strict=True))
     return [found[j] for j in range(len(matrices))]
 
 
@@ -72,6 +75,7 @@ def iterate(x: Tensor, steps: int) -> Tensor:
     for _ in range(steps):
         gram = x.mT @ x if tall else x @ x.mT
         factor = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)  # without its a · identity
+        del gram  # a batch of them takes memory
         x = torch.baddbmm(x, x, factor, beta=a) if tall else torch.baddbmm(x, factor, x, beta=a)
     return x
 

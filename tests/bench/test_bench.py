@@ -227,3 +227,21 @@ def test_cuda_bench_without_a_gpu_is_refused(capsys):
 
     assert main(["--device", "cuda", "--quick"]) == 2
     assert "is_available() is False" in capsys.readouterr().err
+
+
+def test_spectral_bench_reports_muon_state_and_operations(monkeypatch, capsys):
+    from acmo.bench.__main__ import main
+
+    tiny = ParameterSet("tiny", "a tiny net", ((12, 20), (90, 10), (7,)), large=False)
+    monkeypatch.setitem(SETS, "tiny", tiny)
+    assert main(["--spectral", "--sets", "tiny", "--tokens", "16", "--rounds", "2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("a tiny net: 1 spectral matrices; forward and backward of the matrices for 16 tokens")
+    rows = {cells[1]: cells[2:-1] for cells in ([c.strip() for c in line.split("|")] for line in lines[4:-2])}
+    names = ["SpectralACMo", "SpectralACMo, int8 moments", "RowACMo"]
+    assert list(rows) == (["Muon + AdamW fused"] if hasattr(torch.optim, "Muon") else []) + names
+    assert all(float(row[0]) >= 0 for row in rows.values())
+    assert 4 <= float(rows["SpectralACMo"][-1]) < 4.1  # on top: counters of 3 tensors
+    assert float(rows["SpectralACMo, int8 moments"][-1]) < 1.5  # on top: scales of rows
+    ratio = 5 * (4 * 12 * 12 * 20 + 2 * 12**3) / (6 * 16 * 12 * 20)
+    assert f"orthogonalising adds {ratio:.3f} of forward and backward" in lines[-1]

@@ -17,6 +17,7 @@ UNDER_TEST = [  # a name in acmo.jax, and options
     ("acmo", {"learning_rate": 1e-3, "norm_scope": "tensor", "psi": "sqrt"}),
     ("acmo", {"learning_rate": 1e-3, "max_grad_norm": 100.0, "weight_decay": 1e-5, "decoupled_weight_decay": True}),
     ("row_acmo", {"learning_rate": 1e-3, "weight_decay": 1e-5}),
+    ("spectral_acmo", {"learning_rate": 1e-3, "weight_decay": 1e-5}),
 ]
 
 
@@ -34,14 +35,16 @@ def sharded() -> None:
     jax.config.update("jax_enable_x64", True)
     n = len(jax.devices())
     mesh = jax.make_mesh((n,), ("x",))
-    specs = {"a": jax.P("x"), "b": jax.P(None, "x"), "c": jax.P("x", None), "d": jax.P()}
-    shapes = {"a": (8 * n,), "b": (3, 4 * n), "c": (4 * n, 5), "d": ()}
+    specs = {"a": jax.P("x"), "b": jax.P(None, "x"), "c": jax.P("x", None), "d": jax.P(), "e": jax.P("x", None)}
+    shapes = {"a": (8 * n,), "b": (3, 4 * n), "c": (4 * n, 5), "d": (), "e": (8 * n, 10)}
     rng = np.random.default_rng(0)
     options = {"weight_decay": 0.1, "max_grad_norm": 9.0}
+    spectral = twin.spectral_acmo(0.03, weight_decay=0.1)  # orthogonalises e
     for ours in (
         twin.acmo(0.03, **options),
         twin.acmo(0.03, **options, decoupled_weight_decay=True, norm_scope="tensor", psi="sqrt"),
         twin.row_acmo(0.03, weight_decay=0.1),
+        spectral,
     ):
         params = {k: jnp.asarray(rng.standard_normal(s)) for k, s in shapes.items()}
         step, state = stepper(ours), ours.init(params)
@@ -59,7 +62,7 @@ def sharded() -> None:
             assert mu[k].sharding.is_equivalent_to(places[k], mu[k].ndim), k
         program = step.lower(shards, state_of_shards, jax.device_put(grads, places)).compile().as_text()
         assert "all-reduce" in program
-        assert "all-gather" not in program  # only sums travel
+        assert ("all-gather" in program) == (ours is spectral)  # of the others only sums travel
     print(f"ok on {n} devices")
 
 
@@ -71,7 +74,7 @@ def optax_suite() -> None:
     from absl.testing import parameterized
 
     for name in ("optax._src.alias", "optax.contrib"):
-        for own in ("acmo", "row_acmo"):
+        for own in ("acmo", "row_acmo", "spectral_acmo"):
             setattr(importlib.import_module(name), own, getattr(twin, own))
     product, named = parameterized.product, parameterized.named_parameters
 

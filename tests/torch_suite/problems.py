@@ -11,15 +11,18 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 
 class LeastSquares:
-    """f(W, b) = ‖W x + b‖², a 10 x 5 matrix and a vector. ‖x‖ = 1, so that lr = 0.1 is below the edge of stability."""
+    """f(W, b) = ‖W x + b‖², a 10 x 9 matrix and a vector. ‖x‖ = 1, so that lr = 0.1 is below the edge of stability.
+
+    Both sides of the matrix are long enough for a spectral step.
+    """
 
     def __init__(self, *, dtype: torch.dtype = torch.float32, contiguous: bool = True) -> None:
         if contiguous:
-            weight, bias = torch.randn(10, 5, dtype=dtype), torch.randn(10, dtype=dtype)
+            weight, bias = torch.randn(10, 9, dtype=dtype), torch.randn(10, dtype=dtype)
         else:
-            weight, bias = torch.randn(10, 5, 2, dtype=dtype)[..., 0], torch.randn(10, 2, dtype=dtype)[..., 0]
+            weight, bias = torch.randn(10, 9, 2, dtype=dtype)[..., 0], torch.randn(10, 2, dtype=dtype)[..., 0]
         self.weight, self.bias = nn.Parameter(weight), nn.Parameter(bias)
-        self.x = nn.functional.normalize(torch.randn(5, dtype=dtype), dim=0)
+        self.x = nn.functional.normalize(torch.randn(9, dtype=dtype), dim=0)
         assert self.weight.is_contiguous() == self.bias.is_contiguous() == contiguous
 
     @property
