@@ -40,8 +40,8 @@ class SpectralACMo(ACMo):
       norm_scope: what norms are taken over where nothing is orthogonalised, as in `RowACMo`.
       unit_step: as in `ACMo`.
       ns_steps: iterations of Newton–Schulz.
-      psi, max_grad_norm, projection, process_group, momentum_dtype, stochastic_rounding, nonfinite, maximize, foreach,
-        fused, differentiable: as in `ACMo`.
+
+    The options that are not listed are as in `ACMo`.
 
     Example:
       >>> import torch, acmo
