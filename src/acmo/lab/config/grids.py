@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from acmo.lab.config.optimizers import options_of
+from acmo.lab.config.optimizers import find_factory, options_of
 from acmo.lab.config.plan import Contender, Plan
 from acmo.lab.errors import LabError
 from acmo.lab.objects import load_object, nearest
@@ -44,6 +44,8 @@ def grid_of(plan: Plan, contender: Contender, fixed_decay: float | None = None) 
         grid["weight_decay"] = [fixed_decay]
     grid = {option: _once(values) for option, values in grid.items() if option not in contender.settings}
     if not grid and not contender.settings:
+        if entry is None:
+            find_factory(contender.optimizer)  # a name that is not known gets the sentence that says so
         raise LabError(
             f"{contender.label} has no grid; give one with --try {contender.label}.lr=0.1,0.01 "
             f'or in the TOML file under [grids."{contender.label}"]'
