@@ -282,9 +282,14 @@ def select(record: StepRecord, last: StepRecord, applied: Tensor) -> StepRecord:
     if active_sets is not None and last.active_sets is not None:
         active_sets = torch.where(applied, active_sets, last.active_sets)
     taken = applied | last.applied
-    return record._replace(
-        norms=norms, clip_scale=clip_scale, applied=taken, moment_sqs=(), all_ranks=all_ranks, active_sets=active_sets
-    )
+    same = (
+        record.rows,
+        record.row_places,
+        record.kernel_log,
+        record.late,
+        record.rows_skipped,
+    )  # torch 2.6: no _replace
+    return StepRecord(norms, clip_scale, taken, (), record.places, all_ranks, active_sets, *same)
 
 
 def complete(last: StepRecord, record: StepRecord) -> StepRecord:

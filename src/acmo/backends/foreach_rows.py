@@ -110,7 +110,7 @@ def step_part(
         weight = limit_weight(part, group, options.psi, rows, G, M, divisor, weight, moves)
 
     # 6
-    is_state = moments is part.moments and moments[0].dtype == wide
+    is_state = not part.moment_scales and part.moments[0].dtype == wide
     grads = [g.masked_fill(stay, 0.0) for g, stay in zip(grads, rows.spread(stays), strict=True)]
     divisors, weights = rows.spread(divisor.to(wide)), rows.spread(weight.to(wide))
     if is_state:
