@@ -231,7 +231,7 @@ def project_together(ball: L2Ball, parts: Sequence[Part], applied: Tensor | bool
 
 
 def check_on_shards(projection: Projection, who: str) -> None:
-    """Raise unless a projection can be applied to a shard, that is to say without the entries that other ranks hold."""
+    """Raise unless a projection can be applied to a shard without the entries that other ranks hold."""
     if getattr(projection, "elementwise", None) is not True and not couples_parameters(projection):
         raise ValueError(
             f"projection={projection!r} needs all entries of {who}, which is sharded: use Box, NonNegative or "

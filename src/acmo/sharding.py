@@ -234,7 +234,7 @@ def check_process_group(ranks: ProcessGroup, options: dict[str, Any]) -> None:
 
 
 def check_sharding(group: dict[str, Any], process_group: ProcessGroup) -> None:
-    """Raise where a norm would silently be that of one rank's share, and say what to pass."""
+    """Raise where a norm would silently cover one rank's share only; the error names what to pass."""
     by_row = group["norm_scope"] in ROW_SCOPES or group["unit_step"] == "spectral"
     for p in group["params"]:
         if is_dtensor(p):

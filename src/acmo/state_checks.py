@@ -28,7 +28,7 @@ def check_state_dict(state_dict: dict[str, Any], groups: Sequence[dict[str, Any]
             raise ValueError(f"the state dict has no {key!r}, only {list(state_dict)}: it is not one of an optimizer")
     saved = state_dict["param_groups"]
     if [len(group["params"]) for group in saved] != [len(group["params"]) for group in groups]:
-        return  # torch says so itself, before it changes anything
+        return  # torch raises its own error before it changes anything
     complete = [{**{key: mine[key] for key in defaults}, **theirs} for mine, theirs in zip(groups, saved, strict=True)]
     for i, (group, mine, theirs) in enumerate(zip(complete, groups, saved, strict=True)):
         check_group(group, complete[:i])
@@ -51,7 +51,7 @@ def check_state_dict(state_dict: dict[str, Any], groups: Sequence[dict[str, Any]
             check_whole_number("step", who, state["step"])
         if state.get("beta_hat") is not None:
             check_beta_hat(who, state["beta_hat"], p, options[id(p)])
-    for i, theirs in enumerate(saved):  # one that was saved before its first step has no state to tell by
+    for i, theirs in enumerate(saved):  # one that was saved before its first step has no state to recognise it by
         if "betas" in theirs and "momentum" not in theirs:
             raise ValueError(f"the state dict is not one of ACMo, SGD or Adam: group {i} has betas={theirs['betas']!r}")
 
@@ -78,7 +78,7 @@ def check_moment(who: str, m: Any, p: Tensor, group: dict[str, Any]) -> None:
     (here,) = view_as_real([local(m.detach())])
     if not has_values(here) or not here.numel():
         return
-    # The extremes tell, and take no memory; after the cast, for it may overflow. The scales of int8 are float32.
+    # The extremes suffice and take no memory. Checked after the cast, which may overflow. int8 scales are float32.
     real = torch.float32 if dtype == torch.int8 else dtype.to_real()
     low, high = (float(x.to(real)) for x in torch.aminmax(here))
     if not (math.isfinite(low) and math.isfinite(high)):

@@ -1,6 +1,6 @@
 """Lemmas A.1 to A.6 and the descent inequality of section 3.2, each as a slack: ≥ 0 exactly when the statement holds.
 
-Vectors lie along the last axis; the axes before it are a batch of cases. A docstring says what was changed to make a
+Vectors lie along the last axis; the axes before it are a batch of cases. A docstring names what was changed to make a
 statement true; docs/theory.md has the counter-example.
 """
 
