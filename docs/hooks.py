@@ -1,18 +1,21 @@
-"""What the site needs beyond Markdown: files of the repository that a page links to become pages themselves."""
+"""Extend Markdown for the site: formulas become MathML, and files that a page links to become pages."""
 
 import posixpath
 import re
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from latex2mathml.converter import convert
 from markdown import Extension, Markdown
 from mkdocs.structure.files import File, Files
 
 LINK = re.compile(r"(?<=\]\()(?!\w+:|[#/])([^)#\s]+)")
 LANGUAGES = {".py": "python", ".toml": "toml", ".c": "c", ".h": "c"}
 FENCE = "~~~~~~"
-BLOCK = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
-FORMULA = re.compile(r"\]\((?=[^)\"]*\s[^)\"]*\))")
+BLOCK = re.compile(r"(^```.*?^```$|^~~~~~~.*?^~~~~~~$)", re.MULTILINE | re.DOTALL)
+NO_LINK = re.compile(r"\]\((?=[^)\"]*\s[^)\"]*\))")
+CODE_OR_MATH = re.compile(r"(`+)(?:.(?!\1))*.\1|\$(?![\s$])((?:[^$\n`\\]|\\.)+)(?<!\s)\$(?!\d)")
 
 
 class Underscores(Extension):
@@ -58,11 +61,19 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Files) -> 
             uri = inside.relative_to(config.docs_dir).as_posix()
         return link[0] if uri is None else posixpath.relpath(uri, posixpath.dirname(here) or ".")
 
-    return "".join(
-        # E[x](a + b) is no link: CommonMark knows by the blank, Python-Markdown does not.
-        part if part.startswith("```") else FORMULA.sub(r"]\\(", LINK.sub(there, part))
-        for part in BLOCK.split(markdown)
-    )
+    return "".join(_rewrite(part, there) for part in BLOCK.split(markdown))
+
+
+def _rewrite(part: str, there: Callable[[re.Match[str]], str]) -> str:
+    """Return a block, or the text between two blocks, with its formulas and links as the site needs them."""
+    if part.startswith("```math\n"):
+        formula = part.removeprefix("```math\n").removesuffix("```")
+        return f'<div class="formula">{convert(" ".join(formula.split()), display="block")}</div>\n'
+    if part.startswith(("```", FENCE)):
+        return part
+    part = CODE_OR_MATH.sub(lambda found: found[0] if found[1] else convert(found[2]), part)
+    # E[x](a + b) is no link: CommonMark knows by the blank, Python-Markdown does not.
+    return NO_LINK.sub(r"]\\(", LINK.sub(there, part))
 
 
 def root(config: Any) -> Path:
