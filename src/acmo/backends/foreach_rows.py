@@ -146,7 +146,7 @@ def step_part(
         decays = should_step.expand_as(finite) if decays is None else decays & should_step
     thetas = decay(part, group, rows, ones, decays)
     torch._foreach_addcmul_(thetas, directions, rows.spread(coefficient.to(wide)))
-    if thetas is not part.params:
+    if part.params[0].dtype != wide:
         write_params(part, group, thetas)
     skips = torch.zeros_like(finite) if propagate else ~finite
     result = measure_rows(RowVectors(G_raw, G, M, N, kept, ones, moves, stays, has_moment, rests, skips, cosines), rows)
@@ -186,7 +186,7 @@ def decay(part: Part, group: GroupOptions, rows: "Rows", ones: Tensor, decays: T
     """Line 7: return θ to be stepped, in the precision of the arithmetic; rows that are skipped do not decay."""
     wide = wide_dtype(part)
     is_state, kappa = part.params[0].dtype == wide, group.theta_factor
-    if not group.decoupled or (isinstance(kappa, float | int) and kappa == 1):
+    if not group.decoupled or (not isinstance(kappa, Tensor) and kappa == 1):
         return part.params if is_state else [p.to(wide) for p in part.params]
     kappa = kappa.to(ones) if isinstance(kappa, Tensor) else kappa
     factors = ones * kappa if decays is None else ones.masked_fill(decays, kappa)

@@ -144,6 +144,6 @@ def count_step(
     applied = applied if should_step is None else applied & should_step.to(applied.device)
     applied = applied if makes_state is None else applied & ~makes_state
     for part in parts:
-        torch._foreach_add_(part.steps, applied.to(part.steps[0]))
+        torch._foreach_add_(part.steps, [applied.to(part.steps[0])] * len(part.steps))  # torch 2.6 would read a tensor
     waits = not applied.is_cpu or torch.compiler.is_compiling()
     return applied if waits else bool(applied)
