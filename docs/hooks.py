@@ -14,6 +14,7 @@ LINK = re.compile(r"(?<=\]\()(?!\w+:|[#/])([^)#\s]+)")
 LANGUAGES = {".py": "python", ".toml": "toml", ".c": "c", ".h": "c"}
 FENCE = "~~~~~~"
 BLOCK = re.compile(r"(^```.*?^```$|^~~~~~~.*?^~~~~~~$)", re.MULTILINE | re.DOTALL)
+EMPTY_HEADER = re.compile(r"<th( [^>]*)?></th>")
 NO_LINK = re.compile(r"\]\((?=[^)\"]*\s[^)\"]*\))")
 CODE_OR_MATH = re.compile(r"(`+)(?:.(?!\1))*.\1|\$(?![\s$])((?:[^$\n`\\]|\\.)+)(?<!\s)\$(?!\d)")
 
@@ -62,6 +63,11 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Files) -> 
         return link[0] if uri is None else posixpath.relpath(uri, posixpath.dirname(here) or ".")
 
     return "".join(_rewrite(part, there) for part in BLOCK.split(markdown))
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Let an empty header of a table be a plain cell: a screen reader would announce a header without a name."""
+    return EMPTY_HEADER.sub(r"<td\1></td>", html)
 
 
 def _rewrite(part: str, there: Callable[[re.Match[str]], str]) -> str:
