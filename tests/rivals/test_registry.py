@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
+from importlib.util import find_spec
+from itertools import pairwise
 
 import pytest
 import torch
@@ -17,8 +19,13 @@ LRS = (1e-1, 5e-2, 1e-2, 5e-3, 1e-3, 5e-4, 1e-4, 5e-5)
 OF_TORCH = {"sgd-momentum", "nag", "adagrad", "rmsprop", "adam", "amsgrad", "adamw"}
 OF_OURS = {
     "acmo",
+    "acmo-authors",
+    "acmo-authors-nmt",
     "row-acmo",
     "spectral-acmo",
+    "row-momentum",
+    "spectral-momentum",
+    "muon",
     "padam",
     "adabound",
     "amsbound",
@@ -28,8 +35,15 @@ OF_OURS = {
     "full-matrix-adagrad",
 }
 
+OF_OTHERS = {"lion": "pytorch_optimizer", "schedule-free": "schedulefree"}  # and the package each one is in
+DECOUPLED = {"adamw", "row-acmo", "spectral-acmo", "row-momentum", "spectral-momentum", "muon", *OF_OTHERS}
+OWN_LRS = {"acmo-authors", "acmo-authors-nmt", *DECOUPLED} - {"adamw"}
+
 # What differs from the class's own defaults. Everything else has one home, the class.
 OVERRIDES = {
+    "acmo-authors-nmt": {"factor": 0.9, "norm_scope": "global"},
+    "spectral-momentum": {"unit_step": "spectral"},
+    "padam": {"bias_correction": True},
     "sgd-momentum": {"momentum": 0.9, "fused": True},
     "nag": {"momentum": 0.9, "nesterov": True, "fused": True},
     "adagrad": {"fused": True},
@@ -39,7 +53,8 @@ OVERRIDES = {
     "amsbound": {"amsbound": True},
 }
 
-entries = pytest.mark.parametrize("entry", REGISTRY.values(), ids=REGISTRY)
+INSTALLED = {name: e for name, e in REGISTRY.items() if name not in OF_OTHERS or find_spec(OF_OTHERS[name])}
+entries = pytest.mark.parametrize("entry", INSTALLED.values(), ids=INSTALLED)
 
 
 def model() -> nn.Module:
@@ -47,7 +62,7 @@ def model() -> nn.Module:
 
 
 def test_it_holds_every_optimizer_that_the_paper_speaks_of():
-    assert set(REGISTRY) == OF_TORCH | OF_OURS
+    assert set(REGISTRY) == OF_TORCH | OF_OURS | set(OF_OTHERS)
     assert all(name == entry.name for name, entry in REGISTRY.items())
 
 
@@ -55,7 +70,9 @@ def test_it_holds_every_optimizer_that_the_paper_speaks_of():
 def test_defaults_train(entry: Entry):
     net = model()
     x = torch.randn(16, 3)
-    optimizer = entry.build(net.named_parameters())
+    optimizer = entry.build(net.named_parameters() if entry.name != "lion" else net.parameters())  # Lion takes no names
+    if hasattr(optimizer, "train"):
+        optimizer.train()
     losses = []
     for _ in range(15):
         optimizer.zero_grad()
@@ -72,13 +89,14 @@ def test_defaults_are_the_classs_except_for_overrides(entry: Entry):
     assert entry.overrides == overrides
     params = list(model().parameters())
     own = entry.optimizer(params).defaults
-    assert all(own[option] != value for option, value in overrides.items()), "an override that changes nothing"
+    given = inspect.signature(entry.optimizer).parameters
+    assert all(given[option].default != value for option, value in overrides.items()), "it changes nothing"
     group = entry.build(params).param_groups[-1]  # ND-Adam's last group has no vectors, and so the plain lr
-    assert {option: group[option] for option in own if option != "vector_axes"} == {
-        option: value for option, value in {**own, **overrides}.items() if option != "vector_axes"
+    changed = {"vector_axes", "lr_scale", "delta"}  # ND-Adam's own; what the authors' factor changes
+    assert {option: group[option] for option in own if option not in changed} == {
+        option: value for option, value in {**own, **overrides}.items() if option in own and option not in changed
     }
-    parameters = inspect.signature(entry.optimizer).parameters
-    assert entry.defaults == {k: p.default for k, p in parameters.items() if k != "params"} | overrides
+    assert entry.defaults == {k: p.default for k, p in given.items() if p.default is not p.empty} | overrides
 
 
 def test_acmo_has_the_classs_learning_rate():
@@ -107,7 +125,7 @@ def test_the_points_of_a_grid_are_all_its_combinations(entry: Entry):
 
 
 def test_the_grids_are_those_of_the_paper():
-    assert all(entry.grid["lr"] == LRS for entry in REGISTRY.values())
+    assert all(entry.grid["lr"] == LRS for name, entry in REGISTRY.items() if name not in OWN_LRS)
     for name in ("sgd-momentum", "nag"):
         assert REGISTRY[name].grid["momentum"] == (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
     for name in ("adam", "amsgrad", "adamw", "padam", "adabound"):
@@ -118,10 +136,18 @@ def test_the_grids_are_those_of_the_paper():
     assert REGISTRY["acmo"].grid.keys() == {"lr", "weight_decay"}
 
 
+@pytest.mark.parametrize("name", sorted(OWN_LRS))
+def test_own_rates_are_half_decades_around_the_default(name: str):
+    if name in OF_OTHERS:
+        pytest.importorskip(OF_OTHERS[name])
+    rates = REGISTRY[name].grid["lr"]
+    assert all(2.9 < high / low < 3.4 for high, low in pairwise(rates))
+    assert rates[-1] < REGISTRY[name].defaults["lr"] < rates[0]
+
+
 @entries
 def test_weight_decay_is_tuned_over_the_values_of_its_kind(entry: Entry):
-    decoupled = entry.name in {"adamw", "row-acmo", "spectral-acmo"}
-    expected = (0.0, 1e-3, 1e-2, 1e-1, 1.0) if decoupled else (0.0, 1e-4, 5e-4, 1e-3, 5e-3)
+    expected = (0.0, 1e-3, 1e-2, 1e-1, 1.0) if entry.name in DECOUPLED else (0.0, 1e-4, 5e-4, 1e-3, 5e-3)
     assert entry.grid["weight_decay"] == expected
 
 
@@ -136,7 +162,7 @@ def test_torchs_own_are_fused_where_torch_can(entry: Entry):
 
 def test_names_mean_what_they_say():
     params = list(model().parameters())
-    groups = {name: entry.build(params).param_groups[0] for name, entry in REGISTRY.items()}
+    groups = {name: entry.build(params).param_groups[0] for name, entry in INSTALLED.items()}
     assert groups["nag"]["nesterov"] is True
     assert groups["sgd-momentum"]["nesterov"] is False
     assert (groups["amsgrad"]["amsgrad"], groups["adam"]["amsgrad"]) == (True, False)
@@ -145,6 +171,32 @@ def test_names_mean_what_they_say():
     nd_adam = REGISTRY["nd-adam"].build(params)
     assert isinstance(nd_adam, NDAdam)
     assert {g["vector_axes"]: g["lr"] for g in nd_adam.param_groups} == {(1,): 0.05, None: 0.001}
+
+
+@entries
+def test_a_model_gets_scopes_where_the_entry_asks_for_them(entry: Entry):
+    net = nn.Sequential(nn.Embedding(40, 16), nn.Linear(16, 16), nn.Linear(16, 40))
+    net[1].bias.requires_grad_(False)
+    optimizer = entry.build_for(net, weight_decay=0.1)
+    assert sum(len(group["params"]) for group in optimizer.param_groups) == 4
+    by_column = [p for g in optimizer.param_groups if g.get("norm_scope") == "column" for p in g["params"]]
+    if entry.scopes:
+        assert {id(p) for p in by_column} == {id(net[0].weight), id(net[2].weight)}
+        assert sorted(group["weight_decay"] for group in optimizer.param_groups) == [0.0, 0.1, 0.1]
+    else:
+        assert not by_column
+
+
+def test_a_scope_among_the_options_is_for_all_groups():
+    net = nn.Sequential(nn.Embedding(40, 16), nn.Linear(16, 40))
+    optimizer = REGISTRY["row-acmo"].build_for(net, norm_scope="row")
+    assert {group["norm_scope"] for group in optimizer.param_groups} == {"row"}
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "schedulefree", None)
+    with pytest.raises(ImportError, match="pip install schedulefree"):
+        REGISTRY["schedule-free"].build(model().parameters())
 
 
 def test_importing_acmo_imports_no_rival():

@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from acmo.rivals import SM3, SWATS, AdaBound, FullMatrixAdagrad, NDAdam, PAdam
+from acmo.rivals import SM3, SWATS, AdaBound, FullMatrixAdagrad, MuonAdamW, NDAdam, PAdam, UnitMomentum
 
-every_rival = pytest.mark.parametrize("cls", [PAdam, AdaBound, NDAdam, SWATS, SM3, FullMatrixAdagrad])
+RIVALS = [PAdam, AdaBound, NDAdam, SWATS, SM3, FullMatrixAdagrad, UnitMomentum, MuonAdamW]
+every_rival = pytest.mark.parametrize("cls", RIVALS)
 
 
 @every_rival

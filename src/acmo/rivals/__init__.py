@@ -7,21 +7,40 @@ from acmo.rivals.registry import REGISTRY, Entry
 
 if TYPE_CHECKING:
     from acmo.rivals.adabound import AdaBound
+    from acmo.rivals.authors_acmo import AuthorsACMo
     from acmo.rivals.full_matrix_adagrad import FullMatrixAdagrad
+    from acmo.rivals.muon import MuonAdamW
     from acmo.rivals.ndadam import NDAdam, vector_groups
     from acmo.rivals.padam import PAdam
     from acmo.rivals.sm3 import SM3
     from acmo.rivals.swats import SWATS
+    from acmo.rivals.unit_momentum import UnitMomentum
 
-__all__ = ["REGISTRY", "SM3", "SWATS", "AdaBound", "Entry", "FullMatrixAdagrad", "NDAdam", "PAdam", "vector_groups"]
+__all__ = [
+    "REGISTRY",
+    "SM3",
+    "SWATS",
+    "AdaBound",
+    "AuthorsACMo",
+    "Entry",
+    "FullMatrixAdagrad",
+    "MuonAdamW",
+    "NDAdam",
+    "PAdam",
+    "UnitMomentum",
+    "vector_groups",
+]
 
 _HOMES = {
     "AdaBound": "acmo.rivals.adabound",
+    "AuthorsACMo": "acmo.rivals.authors_acmo",
     "FullMatrixAdagrad": "acmo.rivals.full_matrix_adagrad",
+    "MuonAdamW": "acmo.rivals.muon",
     "NDAdam": "acmo.rivals.ndadam",
     "PAdam": "acmo.rivals.padam",
     "SM3": "acmo.rivals.sm3",
     "SWATS": "acmo.rivals.swats",
+    "UnitMomentum": "acmo.rivals.unit_momentum",
     "vector_groups": "acmo.rivals.ndadam",
 }
 

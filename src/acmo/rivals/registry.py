@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from torch import nn
     from torch.optim import Optimizer
     from torch.optim.optimizer import ParamsT
 
@@ -27,6 +28,13 @@ FINAL_LR: Grid = {"final_lr": (0.1, 1.0)}
 COUPLED: Grid = {"weight_decay": (0.0, 1e-4, 5e-4, 1e-3, 5e-3)}
 DECOUPLED: Grid = {"weight_decay": (0.0, 1e-3, 1e-2, 1e-1, 1.0)}
 
+# Ours, for what the paper does not have: half a decade apart, around the value that each one's reference uses.
+LR_1E0: Grid = {"lr": (1.0, 0.3, 0.1, 0.03)}
+LR_1E2: Grid = {"lr": (1e-2, 3e-3, 1e-3, 3e-4)}
+LR_2E2: Grid = {"lr": (2e-2, 6e-3, 2e-3, 6e-4)}
+LR_1E3: Grid = {"lr": (1e-3, 3e-4, 1e-4, 3e-5)}
+PLAIN_MOMENTUM: Grid = {"momentum": (0.9, 0.95)}
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -40,6 +48,9 @@ class Entry:
       overrides: the options that differ from the class's defaults.
       grid: for each option that is tuned, the values that are tried.
       builder: ``module:function`` of what builds it from ``params`` and options, if the class alone does not.
+      scopes: whether it is to have the groups of `acmo.param_groups` with ``scopes=True``: which matrices are tables,
+        heads and hidden layers.
+      schedule: the only schedule that fits it; None: any.
     """
 
     name: str
@@ -49,6 +60,8 @@ class Entry:
     overrides: Mapping[str, Any]
     grid: Grid
     builder: str | None = None
+    scopes: bool = False
+    schedule: str | None = None
 
     @property
     def optimizer(self) -> "type[Optimizer]":
@@ -65,6 +78,18 @@ class Entry:
         """Build the optimizer of these parameters, with the defaults except for ``options``."""
         factory: Callable[..., Optimizer] = _import(self.builder or self.home)
         return factory(params, **{**self.overrides, **options})
+
+    def build_for(self, model: "nn.Module", **options: Any) -> "Optimizer":
+        """Build the optimizer of a model's trainable parameters.
+
+        With `scopes`, only matrices and kernels are decayed, and a ``norm_scope`` among the options is for all groups.
+        """
+        if not self.scopes:
+            return self.build([p for p in model.parameters() if p.requires_grad], **options)
+        from acmo.parameter_groups import param_groups
+
+        decay = options.get("weight_decay", self.defaults["weight_decay"])
+        return self.build(param_groups(model, decay, scopes="norm_scope" not in options), **options)
 
     def points(self) -> list[dict[str, Any]]:
         """Return every combination of the grid."""
@@ -83,7 +108,10 @@ def class_defaults(optimizer: "type[Optimizer]") -> dict[str, Any]:
 
 def _import(home: str) -> Any:
     module, _, name = home.partition(":")
-    return getattr(import_module(module), name)
+    try:
+        return getattr(import_module(module), name)
+    except ModuleNotFoundError as error:
+        raise ImportError(f"{name} needs the package {error.name}: pip install {error.name}") from error
 
 
 def _entry(
@@ -93,20 +121,48 @@ def _entry(
     home: str,
     *grids: Grid,
     builder: str | None = None,
+    scopes: bool = False,
+    schedule: str | None = None,
     **overrides: Any,
 ) -> Entry:
     grid = {option: values for part in (LR, *grids) for option, values in part.items()}
     home = home if ":" in home else f"torch.optim:{home}"
-    return Entry(name, title, reference, home, MappingProxyType(overrides), MappingProxyType(grid), builder)
+    options, values = MappingProxyType(overrides), MappingProxyType(grid)
+    return Entry(name, title, reference, home, options, values, builder, scopes, schedule)
 
 
 # torch's own are fused where torch can: RMSprop cannot. Momentum 0.9 is the first value of the paper's grid.
 _ENTRIES = (
     _entry("acmo", "ACMo", "Huang et al., 2021", "acmo.optimizer:ACMo", COUPLED),
-    _entry("row-acmo", "RowACMo", "this package", "acmo.row_acmo:RowACMo", DECOUPLED),
+    _entry(
+        "acmo-authors", "ACMo, authors' code", "github.com/Xunpeng746/ACMo, CIFAR",
+        "acmo.rivals.authors_acmo:AuthorsACMo", LR_1E0, COUPLED,
+    ),
+    _entry(
+        "acmo-authors-nmt", "ACMo, authors' NMT code", "github.com/Xunpeng746/ACMo, translation",
+        "acmo.rivals.authors_acmo:AuthorsACMo", LR_1E0, COUPLED, factor=0.9, norm_scope="global",
+    ),
+    _entry("row-acmo", "RowACMo", "this package", "acmo.row_acmo:RowACMo", LR_1E2, DECOUPLED, scopes=True),
     _entry(
         "spectral-acmo", "SpectralACMo", "this package; Jordan et al., 2024", "acmo.spectral_acmo:SpectralACMo",
-        DECOUPLED,
+        LR_2E2, DECOUPLED, scopes=True,
+    ),
+    _entry(
+        "row-momentum", "row momentum", "Glentis et al., 2025", "acmo.rivals.unit_momentum:UnitMomentum",
+        LR_1E2, PLAIN_MOMENTUM, DECOUPLED, scopes=True,
+    ),
+    _entry(
+        "spectral-momentum", "spectral momentum", "Jordan et al., 2024", "acmo.rivals.unit_momentum:UnitMomentum",
+        LR_2E2, PLAIN_MOMENTUM, DECOUPLED, scopes=True, unit_step="spectral",
+    ),
+    _entry(
+        "muon", "Muon + AdamW", "Jordan et al., 2024; Liu et al., 2025", "acmo.rivals.muon:MuonAdamW",
+        LR_1E2, DECOUPLED, scopes=True,
+    ),
+    _entry("lion", "Lion", "Chen et al., 2023", "pytorch_optimizer:Lion", LR_1E3, DECOUPLED),
+    _entry(
+        "schedule-free", "Schedule-Free AdamW", "Defazio et al., 2024", "schedulefree:AdamWScheduleFree",
+        LR_1E2, DECOUPLED, schedule="constant",
     ),
     _entry("sgd-momentum", "SGD-momentum", "Polyak, 1964", "SGD", MOMENTUM, COUPLED, momentum=0.9, fused=True),
     _entry(
@@ -118,7 +174,10 @@ _ENTRIES = (
     _entry("adam", "Adam", "Kingma and Ba, 2015", "Adam", BETAS, COUPLED, fused=True),
     _entry("amsgrad", "AMSGrad", "Reddi et al., 2018", "Adam", BETAS, COUPLED, amsgrad=True, fused=True),
     _entry("adamw", "AdamW", "Loshchilov and Hutter, 2019", "AdamW", BETAS, DECOUPLED, fused=True),
-    _entry("padam", "PAdam", "Chen et al., 2018", "acmo.rivals.padam:PAdam", BETAS, PARTIAL, COUPLED),
+    _entry(
+        "padam", "PAdam", "Chen et al., 2018", "acmo.rivals.padam:PAdam", BETAS, PARTIAL, COUPLED,
+        bias_correction=True,
+    ),
     _entry("adabound", "AdaBound", "Luo et al., 2019", "acmo.rivals.adabound:AdaBound", BETAS, FINAL_LR, COUPLED),
     _entry(
         "amsbound", "AMSBound", "Luo et al., 2019", "acmo.rivals.adabound:AdaBound", BETAS, FINAL_LR, COUPLED,

@@ -25,14 +25,16 @@ def build(name: str, settings: Mapping[str, Any], model: "nn.Module") -> "Optimi
     from torch.optim import Optimizer
 
     options = {key: _value(key, value) for key, value in settings.items()}
-    params = [p for p in model.parameters() if p.requires_grad]
     factory = find_factory(name)
     known = options_of(name)
     for key in options:
         if known is not None and key not in known:
             raise LabError(f"{name} has no option {key!r}{nearest(key, known)} (it has: {', '.join(known)})")
     try:
-        optimizer = factory(params, **options)
+        if name in REGISTRY:
+            optimizer = REGISTRY[name].build_for(model, **options)
+        else:
+            optimizer = factory([p for p in model.parameters() if p.requires_grad], **options)
     except Exception as error:  # whatever one of the user's own raises
         raise LabError(f"{name} cannot be made with {dict(settings)}: {error}") from error
     if not isinstance(optimizer, Optimizer):
@@ -52,6 +54,11 @@ def find_factory(name: str) -> Any:
     )
 
 
+def required_schedule(name: str) -> str | None:
+    """Return the only schedule that fits an optimizer; None if any does."""
+    return REGISTRY[name].schedule if name in REGISTRY else None
+
+
 def state_bytes(optimizer: "Optimizer") -> int:
     """Return how many bytes the optimizer keeps beside the parameters."""
     import torch
@@ -63,7 +70,10 @@ def state_bytes(optimizer: "Optimizer") -> int:
 @cache
 def options_of(name: str) -> list[str] | None:
     """The names of an optimizer's options; None where it takes any."""
-    target = REGISTRY[name].optimizer if name in REGISTRY else find_factory(name)
+    try:
+        target = REGISTRY[name].optimizer if name in REGISTRY else find_factory(name)
+    except ImportError as error:
+        raise LabError(str(error)) from error
     try:
         parameters = inspect.signature(target).parameters
     except (TypeError, ValueError):

@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -12,8 +13,9 @@ from typing import Any
 import torch
 
 from acmo.lab import atomic
-from acmo.lab.config.optimizers import build, state_bytes
+from acmo.lab.config.optimizers import build, required_schedule, state_bytes
 from acmo.lab.config.run_options import RunConfig
+from acmo.lab.config.schedules import Schedule
 from acmo.lab.errors import LabError
 from acmo.lab.redaction import redact_value
 from acmo.lab.results.metrics_file import NAME, MetricsWriter
@@ -87,6 +89,8 @@ def pick_device(name: str) -> torch.device:
 def _begin(config: RunConfig, task: Task, ranks: Ranks) -> Training:
     """Make everything as it is before the first step."""
     task.recipe = task.recipe.changed(config)
+    if schedule := required_schedule(config.optimizer):
+        task.recipe = replace(task.recipe, schedule=Schedule(schedule))
     task.device = ranks.device
     task.prepare()
     randomness.seed_all(config.seed)
@@ -132,7 +136,8 @@ def _go(
     reason = training.run(progress, saver.due, saver.save_or_stop)
     test = None
     if config.keep_checkpoints and reason is None:
-        saver.save()  # before the test's line: one that a kill cuts off here must not come twice
+        with training.stepper.evaluating():  # the weights that are tested
+            saver.save()  # before the test's line: one that a kill cuts off here must not come twice
     if config.phase == "final" and reason is None and ranks.first:
         test = training.evaluate("test")
     record = _record(config, folder, training, reason, test)

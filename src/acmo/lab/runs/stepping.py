@@ -2,7 +2,8 @@
 
 import math
 import time
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from typing import Any
 
@@ -83,6 +84,23 @@ class Stepper:
             self._normalise(count, len(indices))
         self._apply(step)
         return loss, count
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Put model and optimizer into evaluation mode: a schedule-free one has other weights then."""
+        modes = [part for part in (self.model, self.optimizer) if hasattr(part, "eval")]
+        for part in modes:
+            part.eval()
+        try:
+            yield
+        finally:
+            self.train()
+
+    def train(self) -> None:
+        """Put model and optimizer into training mode."""
+        self.model.train()
+        if hasattr(self.optimizer, "train"):
+            self.optimizer.train()
 
     def autocast(self) -> AbstractContextManager[Any]:
         """The precision that the model runs in."""

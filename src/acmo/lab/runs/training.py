@@ -99,7 +99,7 @@ class Training:
           due: whether to save now; told whether a line was just logged.
           save: called between two steps.
         """
-        self.model.train()
+        self.stepper.train()
         clock = time.perf_counter()
         while not self.done:
             try:
@@ -161,11 +161,9 @@ class Training:
 
     def evaluate(self, split: Split) -> dict[str, Any]:
         """The task's metrics; written, and the model left training."""
-        self.model.eval()
-        with torch.no_grad(), self.stepper.autocast():
+        with self.stepper.evaluating(), torch.no_grad(), self.stepper.autocast():
             values = self.task.evaluate(self.model, split)
             samples = self.task.samples(self.model) if split == "valid" else []
-        self.model.train()
         self._write(split, values)
         for sample in samples:
             self._write("sample", dict(sample))
