@@ -83,7 +83,7 @@ class MuonAdamW(Rival):
             step_adamw(rest, [self._advance_adamw(p) for p in rest], group)
 
     def _advance_adamw(self, p: Tensor) -> dict[str, Any]:
-        state = self.state[p]
+        state: dict[str, Any] = self.state[p]
         if "step" not in state:
             state["step"] = torch.zeros((), dtype=torch.float32)  # a tensor, which AdamW itself counts up
         for name in ("exp_avg", "exp_avg_sq"):
