@@ -151,6 +151,26 @@ def test_the_folder_of_the_data_is_not_published(tmp_path, given):
     assert not [path for path in (tmp_path / "p").iterdir() if b"my/data" in path.read_bytes()]
 
 
+def test_page_names_the_data_of_every_task(tmp_path):
+    folder = write_comparison(
+        tmp_path / "c", tasks=("digits", "cifar10:tiny"), command=["acmo", "compare", "--data", "x"], data="x"
+    )
+    head = json.loads((folder / "comparison.json").read_text())
+    files = [{"name": "a.bin", "bytes": 3, "sha256": "00"}]
+    head["data"] = {
+        "digits": {"fingerprint": "36c296271d365402", "files": files},
+        "cifar10:tiny": {"fingerprint": "db3b516614329ca7", "files": files, "subset": "10,000 of 50,000 train images"},
+    }
+    (folder / "comparison.json").write_text(json.dumps(head))
+    sum_up(folder)
+    publish(folder, tmp_path / "p")
+    assert json.loads((tmp_path / "p" / "comparison.json").read_text())["data"] == head["data"]
+    first, second = (tmp_path / "p" / "README.md").read_text().split("## ")[1:]
+    assert "Data: the official data; fingerprint `36c296271d365402`" in first
+    assert "Data: 10,000 of 50,000 train images; fingerprint `db3b516614329ca7`" in second
+    assert "`DIR` is a folder with the data, a part of the official one" in (tmp_path / "p" / "README.md").read_text()
+
+
 def told(published: Path, tmp_path: Path, **provenance: Any) -> str:
     """The page of what was published, had its provenance been another."""
     copy = shutil.copytree(published, tmp_path / "copy", dirs_exist_ok=True)

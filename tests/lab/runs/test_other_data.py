@@ -3,22 +3,12 @@
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from acmo.lab.config.run_options import RunConfig
 from acmo.lab.errors import LabError
 from acmo.lab.runs.run_folder import run
-
-
-def cifar(folder: Path, seed: int) -> Path:
-    """A hundred images of noise, in CIFAR-10's binary form."""
-    rng = np.random.default_rng(seed)
-    folder.mkdir()
-    for name, n in (("data_batch_1.bin", 100), ("test_batch.bin", 20)):
-        labels = (np.arange(n, dtype=np.uint8) % 10)[:, None]
-        np.hstack([labels, rng.integers(0, 256, (n, 3072), dtype=np.uint8)]).tofile(folder / name)
-    return folder
+from tests.support.lab_images import write_cifar10
 
 
 def config(data: Path, **options) -> RunConfig:
@@ -29,12 +19,12 @@ def config(data: Path, **options) -> RunConfig:
 
 
 def test_a_finished_run_is_not_taken_for_one_on_other_data(tmp_path: Path):
-    first = run(config(cifar(tmp_path / "a", 0), steps=2), tmp_path / "run")
+    first = run(config(write_cifar10(tmp_path / "a"), steps=2), tmp_path / "run")
     moved = tmp_path / "moved"
     shutil.copytree(tmp_path / "a", moved)
     assert run(config(moved, steps=2), tmp_path / "run") == first
     with pytest.raises(LabError, match="other data"):
-        run(config(cifar(tmp_path / "b", 1), steps=2), tmp_path / "run")
+        run(config(write_cifar10(tmp_path / "b", seed=1000), steps=2), tmp_path / "run")
 
 
 def test_run_does_not_resume_with_other_data(tmp_path: Path):
@@ -45,10 +35,10 @@ def test_run_does_not_resume_with_other_data(tmp_path: Path):
         if progress.step >= 2:
             raise Stop
 
-    data = cifar(tmp_path / "a", 0)
+    data = write_cifar10(tmp_path / "a")
     with pytest.raises(Stop):
         run(config(data, steps=4, checkpoint_every="1it", log_every=1), tmp_path / "run", stop)
     assert list((tmp_path / "run" / "checkpoints").glob("*.pt"))
     with pytest.raises(LabError, match="other data"):
-        run(config(cifar(tmp_path / "b", 1), steps=4, log_every=1), tmp_path / "run")
+        run(config(write_cifar10(tmp_path / "b", seed=1000), steps=4, log_every=1), tmp_path / "run")
     assert run(config(data, steps=4, log_every=1), tmp_path / "run").steps == 4

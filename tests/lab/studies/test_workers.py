@@ -50,7 +50,8 @@ def test_damaged_checkpoint_is_named_on_the_console(tmp_path):
     values = {"optimizers": ["sgd"], "grids": {"sgd": {"lr": [0.1]}}}
     comparison, shown = compare(tmp_path, **values)
     plan = comparison.plan
-    spec = tuning_spec(plan, plan.contenders()[0], plan.tasks[0], check(plan)[plan.tasks[0]])
+    task = check(plan)[plan.tasks[0]]
+    spec = tuning_spec(plan, plan.contenders()[0], plan.tasks[0], task.score, None, task.fingerprint())
     config = spec.config(spec.points[0])
     folder = tmp_path / spec.folder / config.run_id()
     with pytest.raises(Stop):

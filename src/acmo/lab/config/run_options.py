@@ -96,6 +96,7 @@ class RunConfig(RunOptions):
       seed: of the split, the weights, the order of the data and its augmentation.
       phase: the test data is read in ``"final"`` alone, once, at the end.
       threads: of torch in this process; None: leave them.
+      fingerprint: of the task's data (`Task.fingerprint`): a run on other data is another run.
 
     Example:
       >>> RunConfig(task="digits", optimizer="acmo", settings={"lr": 0.3}).run_id()
@@ -108,9 +109,10 @@ class RunConfig(RunOptions):
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     phase: Literal["tune", "final"] = "tune"
     threads: Annotated[int, Field(ge=1)] | None = None
+    fingerprint: str | None = None
 
     def identity(self) -> dict[str, Any]:
-        """What the outcome depends on: not where the data lies, nor how it is logged."""
+        """What the outcome depends on: the data itself, not where it lies nor how it is logged."""
         return self.model_dump(mode="json", exclude=_NOT_IDENTITY)
 
     def run_id(self) -> str:

@@ -51,7 +51,7 @@ def publish(folder: Path, target: Path) -> list[Path]:
         target.mkdir(parents=True, exist_ok=True)
     stated = {**found.provenance, "command": _without_paths(found.provenance.get("command") or [])}
     config = {**found.plan, "data": DATA} if found.plan.get("data") else found.plan
-    write_head(target, {"config": config, "scores": found.scores, "provenance": stated})
+    write_head(target, {"config": config, "scores": found.scores, "provenance": stated, "data": found.data})
     runs = [{key: value for key, value in run.to_json().items() if key != "folder"} for run in found.runs]
     write_lines(target / "trials.jsonl", runs)
     summary = recomputed(target)
@@ -98,7 +98,9 @@ def page(folder: Path, figures: Iterable[Path]) -> str:
     command = words.command(stated.get("command"))
     said += ["```", command, "```", ""]
     if re.search(rf"--data[ =]{DATA}\b", command):
-        said += [f"`{DATA}` is a folder with the official files of the data set.", ""]
+        part = any(data.get("subset") for data in found.data.values())
+        what = "the data, a part of the official one as said below each table" if part else "the official files"
+        said += [f"`{DATA}` is a folder with {what}{'' if part else ' of the data set'}.", ""]
     total = sum(run.seconds or 0.0 for run in found.runs)
     said.append(
         f"{words.count(len(found.runs), 'run')}, {words.seconds(total)} of training in all{_each(found)}. "
@@ -106,7 +108,7 @@ def page(folder: Path, figures: Iterable[Path]) -> str:
         "`trials.jsonl` (a line a run, with its validation curve), `summary.json`, `summary.csv`, `comparison.json`."
     )
     for task in (found.summary or recomputed(folder))["tasks"]:
-        said += ["", f"## {_text(task['task'])}", "", *verdict(task)]
+        said += ["", f"## {_text(task['task'])}", "", *verdict(task), *_data(found, task["task"])]
     for path in sorted(figures):
         if path.suffix == ".svg":
             said += ["", f"![{path.stem}]({path.name})"]
@@ -214,6 +216,15 @@ def _machine(stated: Row) -> str:
     commit = f", commit {stated['commit'][:12]}" if stated.get("commit") else ""
     where = f"{machine.get('processor')}, {machine.get('cores')} cores, {machine.get('system')}"
     return f"Machine: {where}; {software}{commit}."
+
+
+def _data(found: Comparison, task: str) -> list[str]:
+    """Return what data a task had; nothing where an earlier version did not note it."""
+    data = found.data.get(task, {})
+    if data.get("fingerprint") is None:
+        return []
+    part = data.get("subset") or ("the official data" if data.get("files") else "the task's own")
+    return ["", f"Data: {_text(part)}; fingerprint `{data['fingerprint']}`, its files are in `comparison.json`."]
 
 
 def _each(found: Comparison) -> str:

@@ -35,6 +35,7 @@ class Comparison:
       runs: one `RunRecord` per run.
       summary: what ``summary.json`` holds; None if the comparison has not ended.
       damaged: files that could not be read, relative to the folder.
+      data: by task, what data it has: its fingerprint, its files, and what part of the official data it is.
     """
 
     folder: Path
@@ -44,6 +45,7 @@ class Comparison:
     runs: list[RunRecord] = field(default_factory=list)
     summary: Row | None = None
     damaged: list[str] = field(default_factory=list)
+    data: Row = field(default_factory=dict)
 
     @cached_property
     def metrics(self) -> list[Row]:
@@ -63,7 +65,7 @@ class Comparison:
 
 
 def write_head(folder: Path, content: Mapping[str, Any]) -> None:
-    """Write ``comparison.json``: ``config``, ``provenance``, ``scores``, and as ``grids`` the values that are tried."""
+    """Write ``comparison.json``: ``config``, ``provenance``, ``scores``, ``data``, and as ``grids`` what is tried."""
     scores = {task: asdict(score) for task, score in content["scores"].items()}
     atomic.write_json(folder / HEAD, {**content, "scores": scores})
 
@@ -118,7 +120,8 @@ def load(folder: Path | str) -> Comparison:
     runs = [RunRecord.from_json(row) for row in found.values() if belongs(row)]
     order = {label: i for i, label in enumerate(belongs.labels)}
     runs.sort(key=lambda r: (r.task, order.get(r.label, len(order)), r.role != "tune", r.seed, r.run))
-    return Comparison(folder, plan, scores, head.get("provenance", {}), runs, read_json(folder / SUMMARY), damaged)
+    stated, summary = head.get("provenance", {}), read_json(folder / SUMMARY)
+    return Comparison(folder, plan, scores, stated, runs, summary, damaged, head.get("data") or {})
 
 
 def _read_runs(folder: Path, plan: Row, scores: Mapping[str, Score], damaged: list[str]) -> Iterator[Row]:

@@ -11,12 +11,21 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from acmo.lab.tasks.base import Task
+from acmo.lab.tasks.data_files import describe_files
+
 _PACKAGES = ("acmo", "torch", "numpy", "scikit-learn", "optuna", "transformers", "tokenizers", "sacrebleu")
 
 
 def record(config: BaseModel) -> dict[str, Any]:
     """A config with its provenance, ready for JSON."""
     return {"config": config.model_dump(mode="json"), "provenance": provenance()}
+
+
+def describe_data(task: Task) -> dict[str, Any]:
+    """Return what prepared data a task has: its fingerprint, its files, and what the task says of it."""
+    files = describe_files(task.data_files())
+    return {"fingerprint": task.fingerprint(), **({"files": files} if files else {}), **task.facts()}
 
 
 def provenance() -> dict[str, Any]:

@@ -93,6 +93,8 @@ def _begin(config: RunConfig, task: Task, ranks: Ranks) -> Training:
         task.recipe = replace(task.recipe, schedule=Schedule(schedule))
     task.device = ranks.device
     task.prepare()
+    if config.fingerprint not in (None, task.fingerprint()):
+        raise LabError(f"the data of {config.task} is not what it was when the run was planned; give the command again")
     randomness.seed_all(config.seed)
     model = task.model().to(ranks.device)
     ranks.alike([*model.parameters(), *model.buffers()])
@@ -127,8 +129,7 @@ def _go(
         training.load_state_dict(state)
         del found, state
     elif ranks.first:
-        facts = training.task.facts()
-        write_config(folder, provenance.record(config) | ({"data": facts} if facts else {}))
+        write_config(folder, provenance.record(config) | {"data": provenance.describe_data(training.task)})
     if ranks.first:
         training.metrics = MetricsWriter(folder, size, step=training.at.step, tensorboard=config.tensorboard)
 
@@ -229,7 +230,7 @@ def _check_fits(state: dict[str, Any], training: Training, folder: Path) -> None
 
 def _check_data(task: Task, folder: Path) -> None:
     """Raise if the folder's run had other data; that the same data lies elsewhere now is no matter."""
-    before, now = read_config(folder).get("data", {}).get("hash"), task.facts().get("hash")
+    before, now = read_config(folder).get("data", {}).get("fingerprint"), task.fingerprint()
     if before is not None and now is not None and before != now:
         raise LabError(f"the run in {folder} is of other data: take another folder (--out), or delete this one")
 

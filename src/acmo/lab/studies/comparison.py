@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -13,7 +14,7 @@ from acmo.lab.config.plan import Contender, Plan
 from acmo.lab.errors import LabError
 from acmo.lab.redaction import redact_passwords, redact_value
 from acmo.lab.results.comparison_folder import Comparison, read_head, write_head, write_summary
-from acmo.lab.results.run_record import RunRecord, Score
+from acmo.lab.results.run_record import RunRecord
 from acmo.lab.results.summary import choose
 from acmo.lab.runs import provenance
 from acmo.lab.studies.progress import Display
@@ -21,6 +22,9 @@ from acmo.lab.studies.stages import final_spec, tuning_spec, tuning_waves
 from acmo.lab.studies.storage import Store
 from acmo.lab.studies.trials import Spec, Studies
 from acmo.lab.studies.worker_pool import Pool
+
+if TYPE_CHECKING:
+    from acmo.lab.tasks.base import Task
 
 
 class Compare:
@@ -47,7 +51,9 @@ class Compare:
     ) -> None:
         self.plan, self.out, self.store = plan, out, store
         self.console, self.quiet = console or Console(stderr=True), quiet
-        self.scores = check(plan, settings=not self._is_known())
+        tasks = check(plan, settings=not self._is_known())
+        self.scores = {name: task.score for name, task in tasks.items()}
+        self.data = {name: provenance.describe_data(task) for name, task in tasks.items()}
         self.size, self.gpus = pool_size(plan.device, workers)
         self.records: list[RunRecord] = []
         self._studies: Studies | None = None
@@ -94,9 +100,12 @@ class Compare:
             raise LabError(
                 f"{self.out} holds another comparison ({', '.join(differing)} {verb}); choose another folder with --out"
             )
+        head = read_head(self.out)
+        if head and _fingerprints(head.get("data") or {}) != _fingerprints(self.data):
+            raise LabError(f"{self.out} holds a comparison on other data; choose another folder with --out")
         # A database beside this file: its path says nothing to others.
         storage = "sqlite" if self.store.url.startswith("sqlite") else self.store.safe_url
-        self.head = {**provenance.record(self.plan), "scores": self.scores, "storage": storage}
+        self.head = {**provenance.record(self.plan), "scores": self.scores, "data": self.data, "storage": storage}
         self.head["grids"] = tried_values(self.plan)
         self.head["provenance"]["command"] = [redact_passwords(word, self.store.url) for word in sys.argv]
         write_head(self.out, self.head)
@@ -124,7 +133,7 @@ class Compare:
                 if pick is None:
                     raise LabError(f"every setting of sgd-momentum diverged on {task}: there is no weight decay to fix")
                 decay = pick.settings.get("weight_decay", 0.0)
-            specs += [tuning_spec(self.plan, contender, task, score, decay) for contender in wave]
+            specs += [tuning_spec(self.plan, c, task, score, decay, self._fingerprint(task)) for c in wave]
         return specs
 
     def _final(self) -> list[Spec]:
@@ -133,8 +142,12 @@ class Compare:
             for contender in self.plan.contenders():
                 pick = self._pick(contender.label, task)
                 if pick is not None:  # else it diverged everywhere, and the summary says so
-                    specs.append(final_spec(self.plan, contender, task, score, pick.settings))
+                    mark = self._fingerprint(task)
+                    specs.append(final_spec(self.plan, contender, task, score, pick.settings, mark))
         return specs
+
+    def _fingerprint(self, task: str) -> str | None:
+        return self.data[task]["fingerprint"]  # type: ignore[no-any-return]
 
     def _pick(self, label: str, task: str) -> RunRecord | None:
         tuned = [r for r in self.records if (r.label, r.task, r.role) == (label, task, "tune")]
@@ -147,11 +160,16 @@ class Compare:
         rows = [record.to_json() for record in self.records]
         safe = redact_value(rows)
         records = self.records if safe == json.loads(json.dumps(rows)) else [RunRecord.from_json(row) for row in safe]
-        return Comparison(self.out, config, self.scores, self.head["provenance"], records, summary)
+        stated = self.head["provenance"]
+        return Comparison(self.out, config, self.scores, stated, records, summary, data=redact_value(self.data))
 
 
-def check(plan: Plan, *, settings: bool = True) -> dict[str, Score]:
-    """Check that all is there and valid, before a run begins or a folder is made, and return what counts on each task.
+def _fingerprints(data: dict[str, Any]) -> dict[str, Any]:
+    return {task: known.get("fingerprint") for task, known in data.items()}
+
+
+def check(plan: Plan, *, settings: bool = True) -> "dict[str, Task]":
+    """Check that all is there and valid, before a run begins or a folder is made, and return the prepared tasks.
 
     Args:
       plan: the comparison.
@@ -181,7 +199,7 @@ def check(plan: Plan, *, settings: bool = True) -> dict[str, Score]:
                 build(contender.optimizer, config.settings, torch.nn.Linear(2, 2))
     for task in tasks.values():
         task.prepare()
-    return {name: task.score for name, task in tasks.items()}
+    return tasks
 
 
 def pool_size(device: str, workers: int | None) -> tuple[int, int]:

@@ -13,14 +13,22 @@ from acmo.lab.studies.trials import Spec
 _FORMAT = 2  # of what a study's trials hold
 
 
-def tuning_spec(plan: Plan, contender: Contender, task: str, score: Score, decay: float | None = None) -> Spec:
-    """The study that tunes a contender on a task."""
+def tuning_spec(
+    plan: Plan,
+    contender: Contender,
+    task: str,
+    score: Score,
+    decay: float | None = None,
+    fingerprint: str | None = None,
+) -> Spec:
+    """The study that tunes a contender on a task, whose data has this fingerprint."""
     grid = grid_of(plan, contender, decay)
     run = {
         "task": task,
         "optimizer": contender.optimizer,
         "settings": contender.settings,
         "seed": plan.tune_seed,
+        "fingerprint": fingerprint,
         **plan.run_options(),
     }
     if plan.test_every_setting:
@@ -33,9 +41,17 @@ def tuning_spec(plan: Plan, contender: Contender, task: str, score: Score, decay
     )
 
 
-def final_spec(plan: Plan, contender: Contender, task: str, score: Score, settings: dict[str, Any]) -> Spec:
+def final_spec(
+    plan: Plan,
+    contender: Contender,
+    task: str,
+    score: Score,
+    settings: dict[str, Any],
+    fingerprint: str | None = None,
+) -> Spec:
     """The study that repeats the chosen setting with fresh seeds."""
-    run = {"task": task, "optimizer": contender.optimizer, "settings": settings, **plan.run_options()}
+    own = {"task": task, "optimizer": contender.optimizer, "settings": settings, "fingerprint": fingerprint}
+    run = {**own, **plan.run_options()}
     points = [{"seed": seed} for seed in plan.final_seeds()]
     return _spec(plan, contender, task, score, "final", {"run": run}, points=points)
 

@@ -14,6 +14,7 @@ from acmo.lab.config.schedules import Schedule
 from acmo.lab.errors import LabError
 from acmo.lab.objects import nearest
 from acmo.lab.results.run_record import Score
+from acmo.lab.tasks.data_files import fingerprint_files
 
 __all__ = ["Recipe", "Score", "Split", "Task"]
 
@@ -101,6 +102,15 @@ class Task(ABC):
     def facts(self) -> dict[str, Any]:
         """What is worth knowing of the prepared data, such as how much was left out; kept in ``config.json``."""
         return {}
+
+    def data_files(self) -> Sequence[Path]:
+        """Return the files that the data is read from, test data included, in a fixed order; none by default."""
+        return ()
+
+    def fingerprint(self) -> str | None:
+        """Return a hash of the data, which is part of a run's id; None where there is no file to hash."""
+        files = self.data_files()
+        return fingerprint_files(files) if files else None
 
     @abstractmethod
     def model(self) -> nn.Module:

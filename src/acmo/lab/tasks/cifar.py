@@ -24,6 +24,7 @@ class Cifar(Images):
     mean = (0.4914, 0.4822, 0.4465)
     std = (0.2470, 0.2435, 0.2616)
 
+    official = MappingProxyType({"train": 50_000, "test": 10_000})
     url: ClassVar[str]
     md5: ClassVar[str]
     folder: ClassVar[str]  # the archive's
@@ -33,11 +34,14 @@ class Cifar(Images):
     def files(self, folder: Path, split: Literal["train", "test"]) -> list[Path]:
         """The files of a split, in order."""
 
-    def prepare(self) -> None:
-        """Get the data, read what is for training, and see whether the test data is there."""
-        super().prepare()
-        for path in self.files(self.where(), "test"):  # its size and its labels: no image is looked at
-            self._labels(path, self._read(path))
+    def data_files(self) -> list[Path]:
+        """The binary files, those for training first."""
+        folder = self.where()
+        return self.files(folder, "train") + self.files(folder, "test")
+
+    def labels(self, split: Literal["train", "test"]) -> dict[Path, Tensor]:
+        """The labels of every file of a split; no image is looked at."""
+        return {path: self._labels(path, self._read(path)) for path in self.files(self.where(), split)}
 
     def where(self) -> Path:
         """The folder with the binary files; downloads them if none was given."""
@@ -53,11 +57,7 @@ class Cifar(Images):
 
     def examples(self, split: Literal["train", "test"]) -> tuple[Tensor, Tensor]:
         """Images (N, 3, 32, 32) of bytes, and labels."""
-        folder = self.where()
-        files = self.files(folder, split)
-        if not files:
-            raise LabError(f"{folder} has no {split} data of {self.name}")
-        read = {path: self._read(path) for path in files}
+        read = {path: self._read(path) for path in self.files(self.where(), split)}
         labels = torch.cat([self._labels(path, records) for path, records in read.items()])
         images = torch.cat([records[:, self.label_bytes :] for records in read.values()]).reshape(-1, 3, 32, 32)
         return self.limited(images, labels) if split == "train" else (images, labels)
@@ -91,10 +91,9 @@ class Cifar10(Cifar):
     label_bytes = 1
 
     def files(self, folder: Path, split: Literal["train", "test"]) -> list[Path]:
-        """Five batches to train on, or however many there are."""
-        if split == "test":
-            return [folder / "test_batch.bin"]
-        return sorted(folder.glob("data_batch_*.bin"), key=lambda path: (len(path.name), path.name))
+        """Five batches to train on, one to test."""
+        names = ["test_batch"] if split == "test" else [f"data_batch_{number}" for number in range(1, 6)]
+        return [folder / f"{name}.bin" for name in names]
 
 
 class Cifar100(Cifar):

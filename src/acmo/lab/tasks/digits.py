@@ -1,6 +1,8 @@
 """``digits``: scikit-learn's 1,797 images of 8x8 pixels, inside its wheel; nothing to download."""
 
-from typing import Literal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -20,13 +22,13 @@ class Digits(Classification):
     valid_share = 5
     eval_batch = 1000
 
+    def data_files(self) -> Sequence[Path]:
+        """The one file in scikit-learn's wheel."""
+        return [Path(_datasets().__file__).parent / "data" / "digits.csv.gz"]
+
     def examples(self, split: Literal["train", "test"]) -> tuple[Tensor, Tensor]:
         """The test data is every fifth image of each class, in the wheel's order: the same for every seed."""
-        try:
-            from sklearn.datasets import load_digits  # type: ignore[import-untyped]
-        except ImportError:
-            raise missing_extra("scikit-learn") from None
-        digits = load_digits()
+        digits = _datasets().load_digits()
         images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16
         labels = torch.tensor(digits.target, dtype=torch.int64)
         test = torch.zeros(len(labels), dtype=torch.bool)
@@ -37,3 +39,11 @@ class Digits(Classification):
     def model(self) -> nn.Module:
         """Two convolutions and a linear layer."""
         return DigitsCNN()
+
+
+def _datasets() -> Any:
+    try:
+        from sklearn import datasets  # type: ignore[import-untyped]
+    except ImportError:
+        raise missing_extra("scikit-learn") from None
+    return datasets

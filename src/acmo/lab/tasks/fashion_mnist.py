@@ -16,6 +16,7 @@ from acmo.lab.tasks.downloads import fetch
 from acmo.lab.tasks.images import SMALL, TINY, Images
 
 _SITE = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
+_PREFIX = {"train": "train", "test": "t10k"}
 
 
 class FashionMNIST(Images):
@@ -27,6 +28,7 @@ class FashionMNIST(Images):
     sizes = tuple(presets)
     mean = (0.2190,)  # of the padded images
     std = (0.3318,)
+    official = MappingProxyType({"train": 60_000, "test": 10_000})
     site = _SITE
     files = MappingProxyType(
         {
@@ -42,12 +44,23 @@ class FashionMNIST(Images):
         super().prepare()
         self.examples("test")
 
+    def data_files(self) -> list[Path]:
+        """Images and labels, those for training first."""
+        return [self._path(name) for name in self.files]
+
+    def labels(self, split: Literal["train", "test"]) -> dict[Path, Tensor]:
+        """The labels of a split, which are one file."""
+        path = self._path(f"{_PREFIX[split]}-labels-idx1-ubyte")
+        labels = read_idx(path, 1).long()
+        if len(labels) == 0 or int(labels.max()) >= self.classes:
+            raise LabError(f"{path} is damaged: it has no labels, or one that is no class of {self.name}")
+        return {path: labels}
+
     def examples(self, split: Literal["train", "test"]) -> tuple[Tensor, Tensor]:
         """Images (N, 1, 32, 32) of bytes, and labels."""
-        prefix = "train" if split == "train" else "t10k"
-        images = read_idx(self._path(f"{prefix}-images-idx3-ubyte"), 3)
-        labels = read_idx(self._path(f"{prefix}-labels-idx1-ubyte"), 1).long()
-        if images.shape[1:] != (28, 28) or len(images) != len(labels) or int(labels.max()) >= self.classes:
+        images = read_idx(self._path(f"{_PREFIX[split]}-images-idx3-ubyte"), 3)
+        (labels,) = self.labels(split).values()
+        if images.shape[1:] != (28, 28) or len(images) != len(labels):
             raise LabError(f"the {split} data of {self.name} is damaged: {tuple(images.shape)}, {len(labels)} labels")
         images = pad(images, [2] * 4).unsqueeze(1)
         return self.limited(images, labels) if split == "train" else (images, labels)

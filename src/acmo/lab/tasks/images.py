@@ -1,14 +1,19 @@
 """Colour or grey images of 32x32: what CIFAR and Fashion-MNIST have in common."""
 
+import os
+import sys
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from acmo.lab.config.schedules import Schedule
+from acmo.lab.errors import LabError
 from acmo.lab.tasks.augment import crop_and_flip
 from acmo.lab.tasks.base import Recipe
 from acmo.lab.tasks.classification import Classification
@@ -38,6 +43,7 @@ class Images(Classification):
     mean: ClassVar[tuple[float, ...]]
     std: ClassVar[tuple[float, ...]]
     presets: ClassVar[Mapping[str, Size]]
+    official: ClassVar[Mapping[Literal["train", "test"], int]]  # how many images there are
     nets = tuple(NETS)
 
     def __init__(
@@ -48,6 +54,46 @@ class Images(Classification):
         self.preset = self.presets[self.size]
         self.recipe = self.preset.recipe
         self.net = self.net or self.preset.net
+
+    @abstractmethod
+    def labels(self, split: Literal["train", "test"]) -> Mapping[Path, Tensor]:
+        """The labels of every file of a split; no image is looked at."""
+
+    def prepare(self) -> None:
+        """Get the data, check that it is complete, and read what is for training."""
+        subset = self.subset
+        if subset is not None and os.environ.get("RANK", "0") == "0":
+            print(f"{self.name}: {subset}", file=sys.stderr)
+        super().prepare()
+
+    def facts(self) -> dict[str, Any]:
+        """How much training data there is, and of how much it is a part."""
+        return {**super().facts(), **({} if self.subset is None else {"subset": self.subset})}
+
+    @cached_property
+    def subset(self) -> str | None:
+        """What part of the official data this is; None if it is all, a `LabError` if files look cut or missing.
+
+        A part that someone chose has equally many images per file and per class, which a cut leaves to nobody; or a
+        file called ``SUBSET`` lies beside it.
+        """
+        parts = []
+        for split, official in self.official.items():
+            files = self.labels(split)
+            labels = torch.cat(list(files.values()))
+            if len(labels) == official:
+                continue
+            even = len({len(part) for part in files.values()}) == 1
+            even = even and len(set(labels.bincount(minlength=self.classes).tolist())) == 1
+            if not even and not any((path.parent / "SUBSET").is_file() for path in files):
+                counts = ", ".join(f"{path}: {len(part):,}" for path, part in files.items())
+                raise LabError(
+                    f"{self.name} has {len(labels):,} {split} images where the official data has {official:,}, and not "
+                    f"as many of each class and in each file ({counts}): a file is cut short; if the subset is meant, "
+                    "put a file called SUBSET beside it"
+                )
+            parts.append(f"{len(labels):,} of {official:,} {split} images")
+        return f"a subset of the official data, {' and '.join(parts)}" if parts else None
 
     def model(self) -> nn.Module:
         """The net, laid out with the channels last, which is what convolutions are fast with."""

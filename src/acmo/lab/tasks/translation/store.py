@@ -20,6 +20,7 @@ import numpy as np
 
 from acmo.lab.atomic import explained, locked, sync_folder
 from acmo.lab.errors import LabError
+from acmo.lab.tasks.data_files import hash_file
 from acmo.lab.tasks.translation import bpe
 from acmo.lab.tasks.translation.corpus import Text
 
@@ -148,19 +149,8 @@ def _put(part: Path, folder: Path) -> None:
 
 def _key(texts: Sequence[Text], vocabulary: int, filters: Filters, limit: int | None) -> str:
     what: dict[str, Any] = {"format": FORMAT, "vocabulary": vocabulary, "limit": limit, **asdict(filters)}
-    what["texts"] = [[_hash(text.source), _hash(text.target)] for text in texts]
+    what["texts"] = [[hash_file(text.source), hash_file(text.target)] for text in texts]
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _hash(path: Path) -> str:
-    digest = hashlib.sha256()
-    try:
-        with path.open("rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
-    except OSError as error:
-        raise LabError(f"{path} cannot be read: {error.strerror}") from None
-    return digest.hexdigest()
 
 
 def _make(texts: Sequence[Text], vocabulary: int, filters: Filters, limit: int | None, folder: Path) -> None:

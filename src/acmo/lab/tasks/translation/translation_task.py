@@ -53,6 +53,7 @@ class Translation(Task):
     presets: ClassVar[Mapping[str, Size]]
     archives: ClassVar[Mapping[str, Sequence[sources.Archive | sources.Files]]]
     names: ClassVar[Mapping[str, Sequence[str]]]  # of files, without language; of several the first that is there
+    official: ClassVar[Mapping[str, int]]  # pairs in the official files, by their names without language
     languages: ClassVar[tuple[str, str]] = sources.LANGUAGES
     filters: ClassVar[Filters] = Filters()
     smoothing: ClassVar[float] = 0.1
@@ -72,6 +73,23 @@ class Translation(Task):
             return corpus.find(self.data, self.names[split], self.languages)
         return sources.downloaded(self.archives[split], self.languages)
 
+    def data_files(self) -> list[Path]:
+        """The two files of every text."""
+        texts = [text for split in ("train", "valid", "test") for text in self.texts(split)]
+        return [path for text in texts for path in (text.source, text.target)]
+
+    @cached_property
+    def subset(self) -> str | None:
+        """How the files differ from the official ones in their numbers of pairs; None if they do not."""
+        parts = []
+        for text in (text for split in ("train", "valid", "test") for text in self.texts(split)):
+            name = text.source.name.removesuffix(".gz").rpartition(".")[0]
+            official = self.official.get(name)
+            count = None if official is None else sum(1 for _ in text.pairs())
+            if count != official:
+                parts.append(f"{name} has {count:,} pairs instead of {official:,}")
+        return f"not the official data: {', '.join(parts)}" if parts else None
+
     def prepare(self) -> None:
         """Get the text, cut it into tokens, and see whether the test data is there and whole."""
         for text in self.texts("test"):
@@ -79,12 +97,14 @@ class Translation(Task):
         _ = self._lengths, self._valid
         if os.environ.get("RANK", "0") == "0":
             print(f"{self.name}: {self._store.counts}", file=sys.stderr)
+            if self.subset is not None:
+                print(f"{self.name}: {self.subset}", file=sys.stderr)
 
     def facts(self) -> dict[str, Any]:
         """What the training data is, how many pairs were left out of it, and why; kept with the run."""
         store = self._store
         counts = {"pairs": asdict(store.counts), "vocabulary": len(store.bpe), "valid_cut": self._valid.cut}
-        return {"hash": store.hash, **counts}
+        return {"hash": store.hash, **counts, **({} if self.subset is None else {"subset": self.subset})}
 
     @cached_property
     def _store(self) -> Store:
@@ -162,6 +182,7 @@ class WMT14(Translation):
     )
     sizes = tuple(presets)
     archives = MappingProxyType(sources.WMT14)
+    official = MappingProxyType({"newstest2013": 3_000, "newstest2014": 3_003})
     names = MappingProxyType(
         {
             "train": ("train", "europarl-v7.de-en+commoncrawl.de-en+news-commentary-v9.de-en"),
@@ -193,6 +214,7 @@ class Multi30k(Translation):
     )
     sizes = tuple(presets)
     archives = MappingProxyType(sources.MULTI30K)
+    official = MappingProxyType({"train": 29_000, "val": 1_014, "test_2016_flickr": 1_000})
     names = MappingProxyType(
         {"train": ("train",), "valid": ("val", "valid", "dev"), "test": ("test_2016_flickr", "test2016", "test")}
     )
