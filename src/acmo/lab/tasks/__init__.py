@@ -18,6 +18,7 @@ TASKS: Mapping[str, str] = MappingProxyType(
         "cifar10": "acmo.lab.tasks.cifar:Cifar10",
         "cifar100": "acmo.lab.tasks.cifar:Cifar100",
         "fashion-mnist": "acmo.lab.tasks.fashion_mnist:FashionMNIST",
+        "text": "acmo.lab.tasks.text:Text",
         "multi30k-ende": "acmo.lab.tasks.translation.translation_task:Multi30k",
         "wmt14-ende": "acmo.lab.tasks.translation.translation_task:WMT14",
     }
