@@ -50,7 +50,8 @@ def outcome(folder: Path) -> tuple[list[dict], dict]:
     state = checkpoints.load(kept[-1].read_bytes())
     position = state["position"]
     position.pop("seconds")
-    position["curve"] = [(step, score) for step, _, score in position["curve"]]
+    for curve in ("curve", "train_curve"):
+        position[curve] = [(step, score) for step, _, score in position[curve]]
     state.pop("milliseconds"), state.pop("metrics_size")
     return rows, state
 
@@ -62,7 +63,8 @@ def assert_same(a: Path, b: Path) -> None:
     results = [json.loads((folder / "result.json").read_text()) for folder in (a, b)]
     for result in results:
         del result["seconds"], result["ms_per_step_optimizer"]
-        result["curve"] = [(step, score) for step, _, score in result["curve"]]
+        for curve in ("curve", "train_curve"):
+            result[curve] = [(step, score) for step, _, score in result[curve]]
     assert results[0] == results[1]
 
 

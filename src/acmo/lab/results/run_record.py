@@ -33,7 +33,7 @@ class Score:
 
 
 class CurvePoint(NamedTuple):
-    """One evaluation on validation data; the score is None where it was not finite."""
+    """One evaluation on validation data, or the training loss by then; the score is None where it was not finite."""
 
     step: int
     seconds: float
@@ -62,6 +62,7 @@ class RunRecord:
       reason: why it diverged.
       run: its identifier, which is the name of its folder.
       curve: its evaluations on validation data.
+      train_curve: its smoothed training loss; empty in results of earlier versions.
       folder: relative to the comparison's; None where it is on another machine.
     """
 
@@ -85,6 +86,7 @@ class RunRecord:
     reason: str | None = None
     run: str = ""
     curve: Sequence[CurvePoint] = ()
+    train_curve: Sequence[CurvePoint] = ()
     folder: str | None = None
 
     @classmethod
@@ -92,9 +94,9 @@ class RunRecord:
         """Return the record that `to_json` made; keys of other versions are left out, missing ones have defaults."""
         if row.keys() - _NAMES:
             row = {name: row[name] for name in FIELDS if name in row}
-        curve = tuple(map(CurvePoint._make, row.get("curve") or ()))
-        valid, best_valid = row.get("valid") or {}, row.get("best_valid") or {}
-        return cls(**{"optimizer": row["label"], **row, "curve": curve, "valid": valid, "best_valid": best_valid})
+        curves = {key: tuple(map(CurvePoint._make, row.get(key) or ())) for key in ("curve", "train_curve")}
+        values = {key: row.get(key) or {} for key in ("valid", "best_valid")}
+        return cls(**{"optimizer": row["label"], **row, **curves, **values})
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as plain values."""
@@ -103,6 +105,13 @@ class RunRecord:
     def outcome(self) -> dict[str, Any]:
         """Return what the run itself found out, as plain values: all but who it is."""
         return {name: getattr(self, name) for name in OUTCOME}
+
+    def training_loss(self, share: float = 1.0) -> float | None:
+        """Return the smoothed training loss after a share of the steps; None unless the run got so far."""
+        if self.status != "finished" or not self.steps:
+            return None
+        reached = [point for point in self.train_curve if point.step <= share * self.steps]
+        return reached[-1].score if reached else None
 
     def score_on(self, split: Literal["valid", "test"], metric: str) -> float | None:
         """Return the score at the end; None unless the run finished and has one."""
@@ -113,7 +122,7 @@ class RunRecord:
 FIELDS = tuple(f.name for f in fields(RunRecord))
 _NAMES = frozenset(FIELDS)
 REQUIRED = frozenset({"task", "label", "run", "role", "seed", "settings", "status"})
-OUTCOME = (*FIELDS[FIELDS.index("status") : FIELDS.index("reason") + 1], "curve")
+OUTCOME = (*FIELDS[FIELDS.index("status") : FIELDS.index("reason") + 1], "curve", "train_curve")
 
 
 def thin_curve(curve: Sequence[CurvePoint], score: Score) -> list[CurvePoint]:

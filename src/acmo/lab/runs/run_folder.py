@@ -208,6 +208,7 @@ def _record(
         "parameters": sum(p.numel() for p in training.model.parameters() if p.requires_grad),
         "reason": reason,
         "curve": thin_curve([CurvePoint(*point) for point in at.curve], training.task.score),
+        "train_curve": thin_curve([CurvePoint(*point) for point in at.train_curve], Score("loss", "min")),
     }
     return _identified(config, folder, atomic.strict(outcome))
 

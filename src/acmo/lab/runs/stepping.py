@@ -51,7 +51,8 @@ class Stepper:
         self._clip = self.recipe.max_grad_norm
         for group in optimizer.param_groups:
             group.setdefault("initial_lr", group["lr"])
-            if self._clip is not None and "max_grad_norm" in group:  # ACMo clips in a pass of its own, and tells
+            # ACMo clips in a pass of its own, and reports it; on unit steps clipping would have no effect.
+            if self._clip is not None and "max_grad_norm" in group and not group["unit_step"]:
                 group["max_grad_norm"] = group["max_grad_norm"] or self._clip
         if "max_grad_norm" in optimizer.defaults:
             self._clip = None

@@ -17,6 +17,7 @@ from acmo.lab.runs.ranks import Ranks
 from acmo.lab.runs.stepping import Stepper
 from acmo.lab.tasks.base import Split, Task
 
+HALF_LIFE = 50  # the smoothed training loss forgets half in one fiftieth of the steps
 EXPLODED = 1e3  # times the first loss (or 1, if that is smaller): what counts as diverged while still finite
 
 
@@ -42,6 +43,8 @@ class Position:
     valid: dict[str, Any] = field(default_factory=dict)
     best_valid: dict[str, Any] = field(default_factory=dict)
     curve: list[tuple[int, float, float | None]] = field(default_factory=list)  # as in `RunRecord`
+    train_curve: list[tuple[int, float, float | None]] = field(default_factory=list)
+    smooth: tuple[float, float] = (0.0, 0.0)  # sum and weight of the smoothed training loss
 
 
 class Training:
@@ -141,7 +144,12 @@ class Training:
         total, count = self.ranks.sum(self._totals()).tolist()
         loss = total / count
         self._span, self._count = torch.zeros_like(self._span), 0
-        values: dict[str, Any] = {"loss": loss, "lr": float(self.optimizer.param_groups[0]["lr"])}
+        smoothed = self._smooth(loss)
+        values: dict[str, Any] = {
+            "loss": loss,
+            "smoothed_loss": smoothed,
+            "lr": float(self.optimizer.param_groups[0]["lr"]),
+        }
         if hasattr(self.optimizer, "telemetry"):
             values |= {key: value for key, value in self.optimizer.telemetry().items() if key != "scopes"}
         elif self.stepper.grad_norm is not None:
@@ -155,6 +163,16 @@ class Training:
         if not math.isfinite(loss):
             return f"the training loss was {loss} by step {self.at.step}"
         return f"the training loss was {loss:.3g} at step {self.at.step}, over {limit:.3g}" if loss > limit else None
+
+    def _smooth(self, loss: float) -> float:
+        """Return the training loss, averaged with weights that halve in a fiftieth of the steps."""
+        at = self.at
+        since = at.step - (at.train_curve[-1][0] if at.train_curve else 0)
+        kept = 0.5 ** (since * HALF_LIFE / self.steps)
+        at.smooth = (kept * at.smooth[0] + (1 - kept) * loss, kept * at.smooth[1] + 1 - kept)
+        smoothed = at.smooth[0] / at.smooth[1]
+        at.train_curve.append((at.step, round(at.seconds, 6), finite_or_none(smoothed)))
+        return smoothed
 
     def _totals(self) -> Tensor:
         return torch.stack([self._span, torch.as_tensor(self._count).to(self._span)])
