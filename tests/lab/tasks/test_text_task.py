@@ -11,7 +11,7 @@ from acmo.lab.errors import LabError
 from acmo.lab.runs import run
 from acmo.lab.tasks import find_task
 from acmo.lab.tasks.models.gpt import GPT, GPTShape
-from acmo.lab.tasks.text_source import cut, encode_bpe, encode_characters, find_text
+from acmo.lab.tasks.text_source import cut, encode_bpe, encode_characters, find_files, read_text
 from tests.support.lab_runs import run_config
 
 TEXT = "".join(f"Zeile {i % 7}: über den Fluss und in die Wälder – {i % 13}.\n" for i in range(400))
@@ -38,21 +38,23 @@ class Even(nn.Module):
 
 def test_the_text_is_found_as_root_folder_or_file(root: Path):
     folder = root / "tinyshakespeare"
-    assert find_text(root) == find_text(folder) == find_text(folder / "input.txt") == TEXT
+    for data in (root, folder, folder / "input.txt"):
+        assert find_files(data) == [folder / "input.txt"]
+        assert read_text(find_files(data)[0]) == TEXT
 
 
 def test_a_folder_of_texts_is_joined_in_order(tmp_path: Path):
     for name in ("b.txt", "a.txt", "c.md"):
         (tmp_path / name).write_text(name)
-    assert find_text(tmp_path) == "a.txt\nb.txt"
+    assert [path.name for path in find_files(tmp_path)] == ["a.txt", "b.txt"]
 
 
 def test_a_folder_without_text_and_bytes_without_utf8_are_errors(tmp_path: Path):
     with pytest.raises(LabError, match=r"neither tinyshakespeare.input\.txt nor"):
-        find_text(tmp_path)
+        find_files(tmp_path)
     (tmp_path / "x.txt").write_bytes(b"abc\xff")
     with pytest.raises(LabError, match=r"x\.txt is not UTF-8: .* at byte 3"):
-        find_text(tmp_path)
+        find_task("text:char", tmp_path).prepare()
 
 
 def test_the_parts_are_contiguous_and_90_5_5():
@@ -61,9 +63,9 @@ def test_the_parts_are_contiguous_and_90_5_5():
     assert [round(len(part) / len(TEXT), 2) for part in parts] == [0.9, 0.05, 0.05]
 
 
-@pytest.mark.parametrize("encode", [encode_characters, lambda t, h: encode_bpe(t, h, 300)])
+@pytest.mark.parametrize("encode", [encode_characters, lambda text: encode_bpe(text, 300)])
 def test_decoding_returns_the_text_and_bytes_are_counted(encode):
-    encoded = encode(TEXT, "")
+    encoded = encode(TEXT)
     for part, text in zip((encoded.train, encoded.valid, encoded.test), cut(TEXT), strict=True):
         assert encoded.decode(part.tokens.tolist()) == text
         assert part.bytes == len(text.encode())

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from hashlib import sha256
 from math import log
 from pathlib import Path
 from types import MappingProxyType
@@ -17,7 +16,7 @@ from acmo.lab.config.schedules import Schedule
 from acmo.lab.errors import LabError
 from acmo.lab.tasks.base import Recipe, Score, Split, Task
 from acmo.lab.tasks.models.gpt import GPT, GPTShape
-from acmo.lab.tasks.text_source import Encoded, encode_bpe, encode_characters, find_text
+from acmo.lab.tasks.text_source import Encoded, encode_bpe, encode_characters, find_files, read_text
 
 _ORDER = 2  # what a generator is for
 
@@ -105,18 +104,19 @@ class Text(Task):
                 )
 
     def facts(self) -> dict[str, Any]:
-        """What the text is: its hash, its bytes, and how many tokens there are."""
+        """How many bytes the text has, and how many tokens."""
         text = self._text
         sizes = {name: len(part.tokens) for name, part in (("train", text.train), ("valid", text.valid))}
-        return {"hash": text.hash, "bytes": text.bytes, "vocabulary": text.vocabulary, "tokens": sizes}
+        return {"bytes": text.bytes, "vocabulary": text.vocabulary, "tokens": sizes}
+
+    def data_files(self) -> Sequence[Path]:
+        """Return the files of the text."""
+        return find_files(self.data)
 
     @cached_property
     def _text(self) -> Encoded:
-        content = find_text(self.data)
-        digest = sha256(content.encode()).hexdigest()
-        if self.size == "bpe":
-            return encode_bpe(content, digest, self.preset.vocabulary)
-        return encode_characters(content, digest)
+        content = "\n".join([read_text(path) for path in self.data_files()])
+        return encode_bpe(content, self.preset.vocabulary) if self.size == "bpe" else encode_characters(content)
 
     @cached_property
     def _stream(self) -> Tensor:
@@ -155,9 +155,8 @@ class Text(Task):
         inputs = torch.cat([tokens.new_tensor([self._text.start]), tokens[:-1]])
         whole = len(tokens) // context * context
         total = torch.zeros((), dtype=torch.float64)
-        windows = zip(
-            inputs[:whole].view(-1, context).split(64), tokens[:whole].view(-1, context).split(64), strict=True
-        )
+        rows = [torch.split(x[:whole].view(-1, context), 64) for x in (inputs, tokens)]
+        windows = list(zip(*rows, strict=True))
         for x, y in [*windows, (inputs[whole:][None], tokens[whole:][None])]:
             if x.numel():
                 total += self.loss(model, (x, y))[0].double().cpu()

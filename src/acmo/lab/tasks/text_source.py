@@ -33,7 +33,6 @@ class Encoded:
       vocabulary: how many tokens there are.
       start: the token that stands before a text.
       decode: turns tokens into text.
-      hash: of the whole text.
     """
 
     train: Part
@@ -42,7 +41,6 @@ class Encoded:
     vocabulary: int
     start: int
     decode: Callable[[Sequence[int]], str]
-    hash: str
 
     @property
     def bytes(self) -> int:
@@ -50,24 +48,22 @@ class Encoded:
         return self.train.bytes + self.valid.bytes + self.test.bytes
 
 
-def find_text(data: Path | None) -> str:
-    """Return a text: tiny Shakespeare if none is given.
+def find_files(data: Path | None) -> list[Path]:
+    """Return the files of a text, in order: tiny Shakespeare if none is given.
 
     Args:
       data: a file; a folder with ``tinyshakespeare/input.txt``; or a folder of ``.txt`` files, which are joined in the
         order of their paths. None: tiny Shakespeare is downloaded.
     """
     if data is None:
-        return read_text(fetch(_URL, _CHECKSUM))
-    if data.is_file():
-        return read_text(data)
-    for path in (data / SHAKESPEARE, data / SHAKESPEARE.name):
+        return [fetch(_URL, _CHECKSUM)]
+    for path in (data, data / SHAKESPEARE, data / SHAKESPEARE.name):
         if path.is_file():
-            return read_text(path)
+            return [path]
     files = sorted(data.rglob("*.txt"))
     if not files:
         raise LabError(f"{data} is no text file, and has neither {SHAKESPEARE} nor other .txt files")
-    return "\n".join([read_text(path) for path in files])
+    return files
 
 
 def read_text(path: Path) -> str:
@@ -86,20 +82,20 @@ def cut(content: str) -> list[str]:
     return [content[:first], content[first:second], content[second:]]
 
 
-def encode_characters(content: str, digest: str) -> Encoded:
+def encode_characters(content: str) -> Encoded:
     """Return a text as characters; the vocabulary is that of the whole text, as in nanoGPT."""
     characters = sorted(set(content))
     if not characters or len(characters) > 2**15:
         raise LabError(f"the text has {len(characters)} different characters; text:char needs 1 to {2**15}")
     index = {character: i for i, character in enumerate(characters)}
-    parts = [
+    train, valid, test = (
         Part(torch.tensor([index[c] for c in text], dtype=torch.int16), len(text.encode())) for text in cut(content)
-    ]
+    )
     start = index.get("\n", 0)
-    return Encoded(*parts, len(characters), start, lambda ids: "".join(characters[i] for i in ids), digest)
+    return Encoded(train, valid, test, len(characters), start, lambda ids: "".join([characters[i] for i in ids]))
 
 
-def encode_bpe(content: str, digest: str, vocabulary: int) -> Encoded:
+def encode_bpe(content: str, vocabulary: int) -> Encoded:
     """Return a text as byte pairs, learned from its training part; the end of a line is a token."""
     from acmo.lab.tasks.translation.bpe import BPE, train
     from acmo.lab.tasks.translation.model import EOS
@@ -120,4 +116,5 @@ def encode_bpe(content: str, digest: str, vocabulary: int) -> Encoded:
                 lines[-1].append(token)
         return "\n".join(tokenizer.decode(lines))
 
-    return Encoded(*parts, len(tokenizer), EOS, decode, digest)
+    train_part, valid, test = parts
+    return Encoded(train_part, valid, test, len(tokenizer), EOS, decode)

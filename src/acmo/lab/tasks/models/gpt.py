@@ -85,4 +85,5 @@ class Block(nn.Module):
         rate = self.rate if self.training else 0.0
         seen = scaled_dot_product_attention(queries, keys, values, is_causal=True, dropout_p=rate)
         x = x + self.dropout(self.attention_out(seen.transpose(1, 2).reshape(n, t, width)))
-        return x + self.dropout(self.inner_out(gelu(self.inner_in(self.inner_norm(x)))))
+        added: Tensor = self.dropout(self.inner_out(gelu(self.inner_in(self.inner_norm(x)))))
+        return x + added
