@@ -13,6 +13,9 @@ Shards = tuple[
 ]  # the process groups over which a tensor is sharded, one per mesh dimension; () for a whole one
 
 
+Layout = Callable[..., bool]  # (*tensors) → whether they have the types, dtypes, devices, shapes and strides of others
+
+
 class Part(NamedTuple):
     """The tensors of one parameter group that take part in a step and agree in device, dtypes and sharding."""
 
@@ -29,6 +32,7 @@ class Part(NamedTuple):
     all_shards: Shards = ()  # by row: those of every mesh dimension that shards the parameter
     scope: str = "global"  # "global", "group", "tensor", or by row "row", "column", "whole", "spectral"
     moment_scales: Sequence[Tensor] = ()  # of int8 moments: float32, one per row of dimension 0
+    layout: "Layout | None" = None  # the same object for as long as the group's tensors agree in all but their memory
 
 
 class GroupOptions(NamedTuple):

@@ -91,3 +91,42 @@ def test_gradient_of_another_shape_is_an_error_with_both_shapes(backend: Backend
     p.grad = torch.ones(5, 3)
     with pytest.raises(RuntimeError, match=r"\(5, 3\).*\(4, 3\)"):
         opt.step()
+
+
+def change_strides(p: nn.Parameter) -> None:
+    p.grad = torch.arange(12.0).reshape(3, 4).t()
+
+
+def replace_by_float64(p: nn.Parameter) -> None:
+    p.data, p.grad = p.data.double(), None
+    p.grad = torch.full((4, 3), 0.25, dtype=torch.float64)
+
+
+def make_gradient_sparse(p: nn.Parameter) -> None:
+    p.grad = torch.eye(4, 3).to_sparse()
+
+
+@pytest.mark.parametrize("change", [change_strides, make_gradient_sparse, replace_by_float64])
+@pytest.mark.parametrize("remembers_layouts", [True, False])
+def test_changed_tensors_are_noticed_after_many_steps(change, remembers_layouts: bool, monkeypatch):
+    if not remembers_layouts:  # as on a torch without it
+        monkeypatch.setattr("acmo.step_memory.make_guards", None)
+    (p, q), (opt, fresh) = twins({})
+    for t in range(4):
+        step(p, opt, t)
+    fresh.load_state_dict(copy.deepcopy(opt.state_dict()))
+    q.data.copy_(p.data)
+    for x, own in ((p, opt), (q, fresh)):
+        change(x)
+        own.step()
+    assert p.dtype == q.dtype
+    assert torch.equal(p, q)
+
+
+def test_layouts_are_remembered_between_steps():
+    (p, _), (opt, _) = twins({})
+    for t in range(3):
+        step(p, opt, t)
+    layouts = [opt._gather()[0][0].layout for _ in range(2)]
+    assert layouts[0] is not None
+    assert layouts[0] is layouts[1]
