@@ -269,14 +269,14 @@ class ACMo(StatefulOptimizer):
         if wide["differentiable"] or (wide["foreach"] is False and not wide["fused"]):
             return algorithm.step
         may_fuse = wide["fused"] or (wide["fused"] is None and wide["foreach"] is None)
-        # What only some backends can do: orthogonalise, and outside of rows round stochastically.
+        on_gpu = any([p.params[0].device.type in availability.DEVICE_TYPES for p in parts])  # noqa: C419
+        if may_fuse and on_gpu and not callable(options.psi):
+            return choice.choose(parts, groups, options, by_row, bool(wide["fused"]), self._kernel_tables)
+        # Only some backends orthogonalise, and outside of rows round stochastically.
         special = [
             p.scope == "spectral" or (groups[p.group].first_number is not None and p.params[0].dtype == torch.bfloat16)
             for p in parts
         ]
-        is_plain = not callable(options.psi) and not any(special)
-        if may_fuse and is_plain and any([p.params[0].device.type in availability.DEVICE_TYPES for p in parts]):  # noqa: C419
-            return choice.choose(parts, options, by_row, bool(wide["fused"]), self._kernel_tables)
         use_kernel = may_fuse and not callable(options.psi) and native.kernel() is not None
         if by_row:
             use_kernel = use_kernel and not torch.compiler.is_compiling()
@@ -288,7 +288,7 @@ class ACMo(StatefulOptimizer):
             ways = [row_kernel.step_part if kernel else foreach_rows.step_part for kernel in kernels]
             return partial(rows.step, ways=ways)
         alone = options.sum_over_shards is None and options.process_group is None
-        at_once = use_kernel and alone and is_plain and not options.unit_step
+        at_once = use_kernel and alone and not any(special) and not options.unit_step
         if at_once and not torch.compiler.is_compiling() and all(map(c_kernel.can_step, parts)):
             return c_kernel.step
         passes = [

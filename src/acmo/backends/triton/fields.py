@@ -95,6 +95,7 @@ TILE_WIDTHS = (128, 256, 512, 1024)
 LONG_ROW = tl.constexpr(4)  # a program per row reads it twice, the second time from the cache
 COLUMN_KIND = tl.constexpr(5)  # columns are summed over chunks of rows, in three launches
 SPLIT_KIND = tl.constexpr(6)  # one row that is cut into lines of SPLIT_WIDTH entries, likewise
+SPECTRAL_KIND = tl.constexpr(7)  # a matrix, likewise with one norm
 SPLIT_WIDTH = tl.constexpr(1024)
 
 # Sums over a chunk of a column.

@@ -11,8 +11,10 @@ from acmo.backends.kernel_ops import grad_factor
 from acmo.backends.scalars import PartScalars
 from acmo.backends.triton import fields, pass_kernels, steps, tensor_kernels
 from acmo.backends.triton.tables import PassTables, kind_of
+from acmo.rounding import find_first_index, rounds_randomly
 from acmo.step_data import GroupOptions, Part, StepOptions
 
+Rounding = tuple[Part, GroupOptions] | None  # what is rounded stochastically
 KEPT_TABLES = 16
 cache: dict[Any, PassTables] = {}  # of this process: a table holds addresses and no data
 
@@ -51,23 +53,35 @@ def update(part: Part, group: GroupOptions, options: StepOptions, scalars: PartS
     rows[fields.ALPHA.value] = as_scalar(group.lr, c.dtype, c.device)
     rows[fields.LENGTH.value] = length.clamp(max=3.4e38)
     coefficients = torch.stack([row.expand(n) for row in rows], dim=1)
-    call = update_op if torch.compiler.is_compiling() else update_on_triton
+    tensors = (part.params, part.moments, part.grads)
     arguments = (coefficients, scalars.should_step, group.coupled_decay != 0)
-    moment_sqs: Tensor = call(part.params, part.moments, part.grads, *arguments)
+    moment_sqs: Tensor
+    if torch.compiler.is_compiling():
+        moment_sqs = update_op(*tensors, *arguments)
+    else:
+        rounding = (part, group) if rounds_randomly(part, group) else None
+        moment_sqs = update_on_triton(*tensors, *arguments, rounding)
     return moment_sqs
 
 
-def find_tables(params: list[Tensor], moments: list[Tensor], grads: list[Tensor]) -> tuple[PassTables, Tensor]:
+def find_tables(
+    params: list[Tensor], moments: list[Tensor], grads: list[Tensor], rounding: Rounding = None
+) -> tuple[PassTables, Tensor]:
     """Return tables for these sizes and dtypes, and the one of addresses on the device."""
     part = Part(0, range(len(params)), params, params, grads, moments, [], [])
-    key = (kind_of(part), params[0].device, steps.BLOCK, *map(Tensor.numel, params))
+    group = GroupOptions(0.0, 0.0, 0.0, 0.0, False, 1.0, False, [], [])
+    key: tuple[Any, ...] = (kind_of(part), params[0].device, steps.BLOCK, *map(Tensor.numel, params))
+    lists: tuple[list[Tensor], ...] = (params, moments, grads)
+    if rounding is not None:
+        part, group = rounding[0]._replace(group=0), group._replace(first_number=rounding[1].first_number)
+        key += ("rounding", group.first_number, *part.indices, *map(find_first_index, part.owners))
+        lists += (part.steps,)
     if key not in cache:
         while len(cache) >= KEPT_TABLES:
             del cache[next(iter(cache))]
-        group = GroupOptions(0.0, 0.0, 0.0, 0.0, False, 1.0, False, [], [])
         cache[key] = PassTables([part], [group], steps.BLOCK, params[0].new_zeros(2, dtype=torch.int32))
     tables = cache[key]
-    addresses = tuple([list(map(Tensor.data_ptr, own)) for own in (params, moments, grads)])
+    addresses = tuple([list(map(Tensor.data_ptr, own)) for own in lists])
     return tables, tables.update_tensors(addresses)
 
 
@@ -88,7 +102,7 @@ def sum_on_triton(
         numbers = tables.update_numbers(0.0, [group]).view(torch.float64)
         sums = torch.zeros_like(tables.sums)
         tables.partials.zero_()
-        for (p, m, g), first, count in tables.launches:
+        for (p, m, g), _, first, count in tables.launches:
             pass_kernels.sum_chunks[(count,)](
                 tensors, tables.owners, numbers, tables.partials, grad_scale, first, tables.chunks,
                 steps.TYPES[p], steps.TYPES[m], steps.TYPES[g], steps.wide_type(p), decay != 0, inner, needs_moments,
@@ -107,17 +121,18 @@ def update_on_triton(
     coefficients: Tensor,
     should_step: Tensor,
     coupled: bool,
+    rounding: Rounding = None,
 ) -> Tensor:
     """Write m and θ, if the step is taken; return ``[n]``: ‖m‖² of each moment then."""
     with steps.on_device(params[0].device):
-        tables, tensors = find_tables(params, moments, grads)
+        tables, tensors = find_tables(params, moments, grads, rounding)
         flags = should_step.to(params[0].device, torch.int32).reshape(1)
         sums = torch.zeros_like(tables.moment_sqs)
-        for (p, m, g), first, count in tables.launches:
+        for (p, m, g), random, first, count in tables.launches:
             types = (steps.TYPES[p], steps.TYPES[m], steps.TYPES[g], steps.wide_type(p))
             pass_kernels.update_chunks[(count,)](
                 tensors, tables.owners, coefficients, tables.partials, flags, first, tables.chunks, *types,
-                coupled, False, steps.BLOCK, num_warps=steps.WARPS,
+                coupled, random, steps.BLOCK, num_warps=steps.WARPS,
             )  # fmt: skip
             pass_kernels.sum_kept_moments[(count,)](
                 tensors, tables.owners, tables.partials, flags, first, tables.chunks, types[1], steps.BLOCK,

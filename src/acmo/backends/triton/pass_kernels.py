@@ -33,16 +33,16 @@ from acmo.backends.triton.fields import (
     ROOT,
     SIGN,
     SIZE,
+    STEP,
     TAKEN,
     THETA_FACTOR,
     THETA_SQ,
-    T,
 )
 
 
 @triton.jit
 def mix_bits(h):
-    """Return a hash of 32 bits, as `acmo.backends.row_kernel.mix_bits` does."""
+    """Return a hash of 32 bits, as `acmo.rounding.mix_bits` does."""
     h = h ^ (h >> 16)
     h = h * 0x7FEB352D
     h = h ^ (h >> 15)
@@ -56,6 +56,13 @@ def round_randomly(x, index, seed):
     bits = x.to(tl.uint32, bitcast=True) + random
     bits = tl.where(x != x, 0x7FC00000, bits)
     return (bits >> 16).to(tl.uint16).to(tl.bfloat16, bitcast=True)
+
+
+@triton.jit
+def find_seed(tensor):
+    """Return the 32 bits that key the stochastic rounding of a tensor in this step; its t is still that of the last."""
+    t = tl.load(tl.load(tensor + STEP).to(tl.pointer_type(tl.float32)))
+    return mix_bits(mix_bits(t.to(tl.uint32)) ^ tl.load(tensor + NUMBER).to(tl.uint32))
 
 
 @triton.jit(do_not_specialize=["chunk_0", "chunks"])
@@ -185,8 +192,7 @@ def update_chunks(
     alpha = tl.load(own + ALPHA).to(WIDE)
     length = tl.load(own + LENGTH).to(WIDE)
     if RANDOM:
-        seed = mix_bits(tl.load(own + T).to(tl.uint32)) ^ tl.load(tensor + NUMBER).to(tl.uint32)
-        seed = mix_bits(seed)
+        seed = find_seed(tensor)
         first_index = tl.load(tensor + FIRST_INDEX)
 
     squares = tl.zeros([BLOCK], tl.float64)

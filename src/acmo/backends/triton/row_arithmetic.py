@@ -4,10 +4,14 @@ import triton
 import triton.language as tl
 
 from acmo.backends.triton.fields import (
+    COLUMNS,
+    FIRST_INDEX,
+    GRAD,
     GROUP,
     LR_IS_64,
-    NUMBER,
+    MOMENT,
     NUMBERS,
+    PARAM,
     ROW_COS_MIN,
     ROW_COS_SUM,
     ROW_COUNT,
@@ -19,9 +23,8 @@ from acmo.backends.triton.fields import (
     ROW_TOOK_PART,
     ROW_TURNED,
     SIGN,
-    STEP,
 )
-from acmo.backends.triton.pass_kernels import mix_bits
+from acmo.backends.triton.pass_kernels import find_seed, round_randomly
 
 
 @triton.jit
@@ -46,13 +49,6 @@ def read_number(row, value, address):
         else:
             result = tl.load(at.to(tl.pointer_type(tl.float32))).to(tl.float64)
     return result
-
-
-@triton.jit
-def find_seed(tensor):
-    """Return the 32 bits that key the stochastic rounding of a tensor in this step."""
-    t = tl.load(tl.load(tensor + STEP).to(tl.pointer_type(tl.float32))) + 1.0
-    return mix_bits(mix_bits(t.to(tl.uint32)) ^ tl.load(tensor + NUMBER).to(tl.uint32))
 
 
 @triton.jit
@@ -113,6 +109,44 @@ def report_rows(out, slots, known, moves, decays, raw_sq, grad_sq, moment_sq, ne
     tl.store(out + ROW_COS_MIN * slots, tl.min(tl.where(took, cos, float("inf"))))
     tl.store(out + ROW_COS_SUM * slots, tl.sum(tl.where(took, cos, 0.0)))
     tl.store(out + ROW_TURNED * slots, tl.sum(turned.to(tl.int32)).to(tl.float64))
+
+
+@triton.jit
+def locate(tensor, P: tl.constexpr, M: tl.constexpr, G: tl.constexpr, ALIGNED: tl.constexpr):
+    """Return a tensor's columns, and where θ, m and g are. ALIGNED: 8 entries are there or not, together."""
+    columns = tl.load(tensor + COLUMNS)
+    p_at = tl.load(tensor + PARAM).to(tl.pointer_type(P))
+    m_at = tl.load(tensor + MOMENT).to(tl.pointer_type(M))
+    g_at = tl.load(tensor + GRAD).to(tl.pointer_type(G))
+    if ALIGNED:
+        columns = columns // 8 * 8
+        p_at = tl.multiple_of(p_at, 16)
+        m_at = tl.multiple_of(m_at, 8 if M == tl.int8 else 16)
+        g_at = tl.multiple_of(g_at, 16)
+    return columns, p_at, m_at, g_at
+
+
+@triton.jit
+def add_decay(g, decay, theta):
+    """Line 3: without decay an infinite θ must not make g NaN."""
+    return g + tl.where(decay != 0, decay * theta, 0.0)
+
+
+@triton.jit
+def move(theta, new, length, alpha, kappa):
+    """Lines 7 and 8: return θ, decayed, and stepped where the length is not 0."""
+    theta = theta * kappa
+    return tl.where(length != 0, theta - alpha * (new * length), theta)
+
+
+@triton.jit
+def round_theta(theta, tensor, index, P: tl.constexpr, RANDOM: tl.constexpr):
+    """Return θ as it is stored; ``index`` numbers its entries in memory."""
+    if RANDOM:
+        value = round_randomly(theta.to(tl.float32), tl.load(tensor + FIRST_INDEX) + index, find_seed(tensor))
+    else:
+        value = theta.to(P)
+    return value
 
 
 @triton.jit

@@ -10,13 +10,10 @@ import triton.language as tl
 from acmo.backends.triton.column_kernels import sum_lines
 from acmo.backends.triton.fields import (
     BETA,
-    COLUMNS,
     DELTA,
     ENTRIES,
     FIELDS,
     FIRST_CHUNK,
-    FIRST_INDEX,
-    GRAD,
     KAPPA,
     KAPPA_ADDRESS,
     KIND,
@@ -24,19 +21,19 @@ from acmo.backends.triton.fields import (
     LONG_ROW,
     LR,
     LR_ADDRESS,
-    MOMENT,
-    PARAM,
     ROWS,
     SCALE,
 )
-from acmo.backends.triton.pass_kernels import round_randomly
 from acmo.backends.triton.row_arithmetic import (
+    add_decay,
     find_factor,
     find_row_length,
-    find_seed,
+    locate,
+    move,
     numbers_of,
     read_number,
     report_rows,
+    round_theta,
     to_bytes,
     weigh,
 )
@@ -49,15 +46,7 @@ def step_tile(
     LEVEL: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Step HEIGHT rows of up to WIDTH entries."""
-    columns = tl.load(tensor + COLUMNS)
-    p_at = tl.load(tensor + PARAM).to(tl.pointer_type(P))
-    m_at = tl.load(tensor + MOMENT).to(tl.pointer_type(M))
-    g_at = tl.load(tensor + GRAD).to(tl.pointer_type(G))
-    if ALIGNED:  # the compiler then knows that 8 entries are there or not, together
-        columns = columns // 8 * 8
-        p_at = tl.multiple_of(p_at, 16)
-        m_at = tl.multiple_of(m_at, 8 if M == tl.int8 else 16)
-        g_at = tl.multiple_of(g_at, 16)
+    columns, p_at, m_at, g_at = locate(tensor, P, M, G, ALIGNED)
     rows = index * HEIGHT + tl.arange(0, HEIGHT)
     lanes = tl.arange(0, WIDTH)
     known = rows < tl.load(tensor + ROWS)
@@ -73,9 +62,8 @@ def step_tile(
         m = m * tl.load(scale_at, known, 0.0).to(WIDE)[:, None]
     wide_g = stored.to(tl.float64)
     raw_sq = tl.sum(wide_g * wide_g, 1) * s * s
-    if COUPLED:  # without decay an infinite θ must not make g NaN
-        decay = tl.load(row + LAMBDA).to(WIDE)
-        g += tl.where(decay != 0, decay * theta, 0.0)
+    if COUPLED:
+        g = add_decay(g, tl.load(row + LAMBDA).to(WIDE), theta)
     wide_g = g.to(tl.float64)
     wide_m = m.to(tl.float64)
     grad_sq = tl.sum(wide_g * wide_g, 1)
@@ -92,14 +80,9 @@ def step_tile(
         new = tl.where((length != 0)[:, None], new, 0.0)
     alpha = read_number(row, LR, LR_ADDRESS).to(WIDE)
     kappa = tl.where(decays, read_number(row, KAPPA, KAPPA_ADDRESS), 1.0)
-    theta = theta * kappa.to(WIDE)[:, None]
-    theta = tl.where((length != 0)[:, None], theta - alpha * (new * length.to(WIDE)[:, None]), theta)
+    theta = move(theta, new, length.to(WIDE)[:, None], alpha, kappa.to(WIDE)[:, None])
     writes = known & ((length != 0) | (kappa != 1.0))
-    if RANDOM:
-        value = round_randomly(theta.to(tl.float32), tl.load(tensor + FIRST_INDEX) + at, find_seed(tensor))
-    else:
-        value = theta.to(P)
-    tl.store(p_at + at, value, here & writes[:, None])
+    tl.store(p_at + at, round_theta(theta, tensor, at, P, RANDOM), here & writes[:, None])
     if M == tl.int8:
         step = (tl.max(tl.abs(new), 1) / 127.0).to(tl.float32)
         tl.store(m_at + at, to_bytes(new, step.to(WIDE)[:, None]), here & moves[:, None])
@@ -116,15 +99,7 @@ def step_long_row(
     LEVEL: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
     """Step one row of any length, which is read twice; three times for an int8 moment, or where g and m cancel."""
-    columns = tl.load(tensor + COLUMNS)
-    p_at = tl.load(tensor + PARAM).to(tl.pointer_type(P))
-    m_at = tl.load(tensor + MOMENT).to(tl.pointer_type(M))
-    g_at = tl.load(tensor + GRAD).to(tl.pointer_type(G))
-    if ALIGNED:
-        columns = columns // 8 * 8
-        p_at = tl.multiple_of(p_at, 16)
-        m_at = tl.multiple_of(m_at, 8 if M == tl.int8 else 16)
-        g_at = tl.multiple_of(g_at, 16)
+    columns, p_at, m_at, g_at = locate(tensor, P, M, G, ALIGNED)
     p_at += index * columns
     m_at += index * columns
     g_at += index * columns
@@ -146,7 +121,7 @@ def step_long_row(
         raws += wide_g * wide_g
         g = g * s.to(WIDE)
         if COUPLED:
-            g += tl.where(decay != 0, decay * tl.load(p_at + i + lanes, here, 0.0).to(WIDE), 0.0)
+            g = add_decay(g, decay, tl.load(p_at + i + lanes, here, 0.0).to(WIDE))
         wide_g = g.to(tl.float64)
         wide_m = (tl.load(m_at + i + lanes, here, 0.0).to(WIDE) * scale).to(tl.float64)
         grads += wide_g * wide_g
@@ -168,7 +143,7 @@ def step_long_row(
             here = lanes < columns - i
             g = tl.load(g_at + i + lanes, here, 0.0).to(WIDE) * s.to(WIDE)
             if COUPLED:
-                g += tl.where(decay != 0, decay * tl.load(p_at + i + lanes, here, 0.0).to(WIDE), 0.0)
+                g = add_decay(g, decay, tl.load(p_at + i + lanes, here, 0.0).to(WIDE))
             m = tl.load(m_at + i + lanes, here, 0.0).to(WIDE) * scale
             new = g + (m / divisor.to(WIDE)) * weight.to(WIDE)
             wide_new = new.to(tl.float64)
@@ -190,18 +165,13 @@ def step_long_row(
         theta = tl.load(p_at + i + lanes, here, 0.0).to(WIDE)
         g = tl.load(g_at + i + lanes, here, 0.0).to(WIDE) * s.to(WIDE)
         if COUPLED:
-            g += tl.where(decay != 0, decay * theta, 0.0)
+            g = add_decay(g, decay, theta)
         m = tl.load(m_at + i + lanes, here, 0.0).to(WIDE) * scale
         new = g + (m / divisor.to(WIDE)) * weight.to(WIDE)
         if UNIT:
             new = tl.where(length != 0, new, 0.0)
-        theta = theta * kappa
-        theta = tl.where(length != 0, theta - alpha * (new * length.to(WIDE)), theta)
-        if RANDOM:
-            places = tl.load(tensor + FIRST_INDEX) + index * columns + i + lanes
-            value = round_randomly(theta.to(tl.float32), places, find_seed(tensor))
-        else:
-            value = theta.to(P)
+        theta = move(theta, new, length.to(WIDE), alpha, kappa)
+        value = round_theta(theta, tensor, index * columns + i + lanes, P, RANDOM)
         tl.store(p_at + i + lanes, value, here & ((length != 0) | (kappa != 1.0)))
         if M == tl.int8:
             tl.store(m_at + i + lanes, to_bytes(new, step.to(WIDE)), here & moves)
@@ -244,4 +214,4 @@ def step_rows(
         step_long_row(tensor, numbers, out, slots, index, s, P, M, G, WIDE, COUPLED, UNIT, PROPAGATE, RANDOM, ALIGNED,
                       LEVEL, LANES)  # fmt: skip
     else:
-        sum_lines(tensor, numbers, partials, lines, index, s, P, M, G, WIDE, COUPLED)
+        sum_lines(tensor, numbers, partials, lines, index, s, P, M, G, WIDE, COUPLED, ALIGNED)

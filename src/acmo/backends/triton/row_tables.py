@@ -1,14 +1,15 @@
 """The tables of a step by row: which program has which rows of which tensor."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from acmo.backends.triton import column_kernels, fields
-from acmo.backends.triton.tables import Table, is_capturing, kind_of, upload
+from acmo.backends.triton.tables import Table, keep_for_graph, kind_of, number_entries, upload
+from acmo.rounding import rounds_randomly
 from acmo.scopes import count_entries
 from acmo.step_data import GroupOptions, KernelLog, Part, RowNorms
 
@@ -20,9 +21,10 @@ Dtypes = tuple[torch.dtype, torch.dtype, torch.dtype]
 
 
 class RowLaunch(NamedTuple):
-    """Programs for tensors that agree in their dtypes and in whether 16 bytes can be loaded at a time."""
+    """Programs for tensors that agree in dtypes, rounding, and in whether 16 bytes can be loaded at a time."""
 
     dtypes: Dtypes
+    random: bool
     aligned: bool
     first: int
     programs: int
@@ -37,13 +39,13 @@ class Programs:
         self.launches: list[RowLaunch] = []
         self.total = 0
 
-    def add(self, key: tuple[Dtypes, bool], j: int, count: int) -> None:
+    def add(self, key: tuple[Dtypes, bool, bool], j: int, count: int) -> None:
         """Add programs for a tensor; those of one launch must come one after the other."""
         if not count:
             return
         self.tensors.append(np.full(count, j, dtype=np.int64))
         self.indices.append(np.arange(count, dtype=np.int64))
-        if self.launches and self.launches[-1][:2] == key:
+        if self.launches and self.launches[-1][:3] == key:
             self.launches[-1] = self.launches[-1]._replace(programs=self.launches[-1].programs + count)
         else:
             self.launches.append(RowLaunch(*key, self.total, count))
@@ -62,29 +64,35 @@ class RowTables:
 
     Args:
       parts: of the step.
-      n_groups: of the optimizer.
+      groups: of the optimizer.
       addresses: of θ, m, g, t and the scales of int8 moments (0 for others).
       counts: of the optimizer's steps, taken and skipped.
     """
 
     def __init__(
-        self, parts: Sequence[Part], n_groups: int, addresses: tuple[list[int], ...], counts: Tensor | None
+        self,
+        parts: Sequence[Part],
+        groups: Sequence[GroupOptions],
+        addresses: tuple[list[int], ...],
+        counts: Tensor | None,
     ) -> None:
         device = parts[0].params[0].device
         self.n = n = sum(len(part.params) for part in parts)
         self.tensors = Table(n, fields.FIELDS.value, device)
-        self.numbers = Table(1 + n_groups, fields.NUMBERS.value, device)
-        keys: list[tuple[Dtypes, bool]] = []
+        self.numbers = Table(1 + len(groups), fields.NUMBERS.value, device)
+        self.units, self.directions = Table(n, 1, device), Table(n, 1, device)  # of matrices, for spectral steps
+        kinds: list[tuple[Dtypes, bool]] = []
         host, j = self.tensors.host, 0
         for part in parts:
+            number_entries(host[j:], part, groups[part.group])
+            kinds += [(kind_of(part), rounds_randomly(part, groups[part.group]))] * len(part.params)
             for p, owner in zip(part.params, part.owners, strict=True):
-                own = host[j]
-                describe(own, part, p, owner)
-                own[fields.GROUP.value] = part.group
-                columns = int(own[fields.COLUMNS.value])
-                aligned = columns % 8 == 0 and all([row[j] % 16 == 0 for row in addresses[:3]])  # noqa: C419
-                keys.append((kind_of(part), aligned and p.numel() % 8 == 0))
+                describe(host[j], part, p, owner)
+                host[j, fields.GROUP.value] = part.group
                 j += 1
+        self._write_addresses(addresses)
+        aligned = self.aligned = self._find_aligned()
+        keys = [(*kinds[j], bool(aligned[j])) for j in range(n)]
         self.rows, self.lines, self.updates = Programs(), Programs(), Programs()
         slots = lines = partials = 0
         for key in dict.fromkeys(keys):
@@ -101,10 +109,11 @@ class RowTables:
                     chunks, across = -(-rows // chunk), -(-columns // WIDTH)
                     own[fields.BLOCKS.value], own[fields.ROW_CHUNKS.value] = chunk, chunks
                     own[fields.FIRST_LINE.value], own[fields.FIRST_PARTIAL.value] = lines, partials
-                    lines, partials = lines + columns, partials + chunks * columns
-                    count = across if kind == fields.COLUMN_KIND.value else 1
+                    by_column = kind == fields.COLUMN_KIND.value
+                    lines, partials = lines + columns, partials + chunks * (columns if by_column else across)
+                    count = across if by_column else 1
                     self.rows.add(key, j, chunks * across)
-                    self.lines.add((key[0], False), j, count)
+                    self.lines.add((key[0], False, False), j, count)
                     self.updates.add(key, j, -(-rows // HEIGHT))
                 own[fields.CHUNKS.value] = count
                 slots += count
@@ -112,9 +121,6 @@ class RowTables:
         self.row_owners, self.line_owners, self.update_owners = (
             programs.to(device) for programs in (self.rows, self.lines, self.updates)
         )
-        columns_of = (fields.PARAM, fields.MOMENT, fields.GRAD, fields.STEP, fields.SCALE)
-        for column, values in zip(columns_of, addresses, strict=True):
-            host[:, column.value] = values if values else 0
 
         def zeros(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)
@@ -131,7 +137,27 @@ class RowTables:
         self.clip_scale = torch.ones(1, dtype=torch.float64, device=device)
         self.applied = zeros(1, dtype=torch.bool)
         self.applied_byte, self.applied_flag = self.applied.view(torch.int8), self.applied[0]
-        self.uploaded = self.launched = False
+        self.launched = False
+
+    def _write_addresses(self, addresses: tuple[list[int], ...]) -> None:
+        columns = (fields.PARAM, fields.MOMENT, fields.GRAD, fields.STEP, fields.SCALE)
+        for column, values in zip(columns, addresses, strict=True):
+            self.tensors.host[:, column.value] = values if values else 0
+
+    def _find_aligned(self) -> "np.ndarray[Any, Any]":
+        """Return which tensors can be loaded 16 bytes at a time, in every row."""
+        host = self.tensors.host
+        together = host[:, fields.PARAM.value] | host[:, fields.MOMENT.value] | host[:, fields.GRAD.value]
+        aligned: np.ndarray[Any, Any] = (
+            (together % 16 == 0) & (host[:, fields.COLUMNS.value] % 8 == 0) & (host[:, fields.SIZE.value] % 8 == 0)
+        )
+        return aligned
+
+    def relocate(self, addresses: tuple[list[int], ...]) -> bool:
+        """Take other addresses of the same tensors; return whether they are aligned alike, as the launches need."""
+        self._write_addresses(addresses)
+        self.tensors.key = None
+        return bool(np.array_equal(self._find_aligned(), self.aligned))
 
     def keep_record(self, before: "RowTables") -> None:
         """Take over the record of tables for the same tensors at other addresses."""
@@ -140,10 +166,8 @@ class RowTables:
 
     def update_tensors(self) -> Tensor:
         """Return the table of tensors."""
-        if self.uploaded and not is_capturing(self.tensors.device.device):
-            return self.tensors.device
-        self.uploaded = True
-        return self.tensors.write()
+        keep_for_graph(self, self.tensors)
+        return self.tensors.device if self.tensors.has(True) else self.tensors.write(True)
 
     def update_numbers(self, groups: Sequence[GroupOptions]) -> Tensor:
         """Return the table of the groups' numbers."""
@@ -154,14 +178,19 @@ def describe(own: "np.ndarray[tuple[int], np.dtype[np.int64]]", part: Part, p: T
     """Write the shape and the kind of one tensor."""
     rows = p.shape[0] if p.ndim > 1 and part.scope != "whole" else 1
     columns = p.numel() // rows if rows else 0
-    if part.scope == "column":
+    entries = count_entries(part.scope, owner.shape)
+    if part.scope == "spectral":  # steps by √max(rows, columns) · O
+        rows, kind = p.shape[0], fields.SPECTRAL_KIND.value
+        columns = p.numel() // max(1, rows)
+        entries = max(rows, columns)
+    elif part.scope == "column":
         kind = fields.COLUMN_KIND.value
     elif columns <= fields.TILE_WIDTHS[-1]:
         kind = next(k for k, width in enumerate(fields.TILE_WIDTHS) if columns <= width)
-    elif rows == 1 and columns > SPLIT_ABOVE:
+    elif rows == 1 and columns > SPLIT_ABOVE and not part.moment_scales:  # a line has no scale of its own
         kind, columns = fields.SPLIT_KIND.value, fields.SPLIT_WIDTH.value
         rows = -(-p.numel() // columns)
     else:
         kind = fields.LONG_ROW.value
     own[fields.SIZE.value], own[fields.ROWS.value], own[fields.COLUMNS.value] = p.numel(), rows, columns
-    own[fields.KIND.value], own[fields.ENTRIES.value] = kind, count_entries(part.scope, owner.shape)
+    own[fields.KIND.value], own[fields.ENTRIES.value] = kind, entries

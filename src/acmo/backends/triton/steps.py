@@ -27,6 +27,7 @@ TYPES = {
     torch.int8: tl.int8,
 }
 KEPT_TABLES = 4  # sets of tensors that take turns
+KEPT_PARTS = 64
 
 
 def on_device(device: torch.device) -> AbstractContextManager[Any]:
@@ -78,15 +79,19 @@ def find_tables(
     parts: Sequence[Part], groups: Sequence[GroupOptions], places: Any, cache: dict[Any, Any]
 ) -> PassTables:
     """Return the tables for this set of tensors, with buffers for its sizes."""
-    sizes = [list(map(Tensor.numel, part.params)) for part in parts]
-    kinds = [(kind_of(part), part.params[0].device) for part in parts]
-    idle = [len(group.idle_steps) for group in groups]
+    layouts = [part.layout for part in parts]
+    numbers = [(len(group.idle_steps), group.first_number) for group in groups], BLOCK
     found = cache.get(places)
-    if found is None or found[0] != (sizes, kinds, idle, BLOCK):
+    if found is not None and found[:2] == (layouts, numbers) and None not in layouts:  # then sizes and dtypes are, too
+        tables: PassTables = found[3]
+        return tables
+    sizes = [list(map(Tensor.numel, part.params)) for part in parts], [kind_of(part) for part in parts]
+    if found is not None and found[1:3] == (numbers, sizes) and found[3].owners.device == parts[0].params[0].device:
+        tables = found[3]
+    else:
         tables = PassTables(parts, groups, BLOCK, find_counts(cache, parts[0].params[0].device))
-        keep_room(cache)
-        cache[places] = found = ((sizes, kinds, idle, BLOCK), tables)
-    tables = found[1]
+        keep_room(cache, places)
+    cache[places] = (layouts, numbers, sizes, tables)
     return tables
 
 
@@ -98,10 +103,11 @@ def find_counts(cache: dict[Any, Any], device: torch.device) -> Tensor:
     return counts
 
 
-def keep_room(cache: dict[Any, Any]) -> None:
-    """Drop the oldest tables, if there are many."""
-    kept = [key for key in cache if isinstance(key, tuple)]
-    for key in kept[: max(0, len(kept) + 1 - KEPT_TABLES)]:
+def keep_room(cache: dict[Any, Any], places: tuple[Any, ...]) -> None:
+    """Drop the oldest tables, if there are many: of whole sets of tensors, or of single parts."""
+    is_part = places[0] == "part"
+    kept = [key for key in cache if isinstance(key, tuple) and (key[0] == "part") == is_part and key != places]
+    for key in kept[: max(0, len(kept) + 1 - (KEPT_PARTS if is_part else KEPT_TABLES))]:
         del cache[key]
 
 
@@ -138,7 +144,7 @@ def launch(
     coupled = any([group.coupled_decay for group in groups])  # noqa: C419
     n, chunks, unit = tables.n, tables.chunks, options.unit_step
     wide_level = all([part.params[0].dtype == torch.float64 for part in parts])  # noqa: C419
-    for (p, m, g), first, count in tables.launches:
+    for (p, m, g), _, first, count in tables.launches:
         pass_kernels.sum_chunks[(count,)](
             tensors, tables.owners, numbers, tables.partials, options.grad_scale, first, chunks,
             TYPES[p], TYPES[m], TYPES[g], wide_type(p), coupled, unit, not known, BLOCK, num_warps=WARPS,
@@ -150,10 +156,10 @@ def launch(
         options.max_grad_norm is not None and limit < math.inf, options.nonfinite != "propagate",
         unit or not known, 1e-14 if wide_level else 1e-6, TILE, LANES, num_warps=8,
     )  # fmt: skip
-    for (p, m, g), first, count in tables.launches:
+    for (p, m, g), random, first, count in tables.launches:
         pass_kernels.update_chunks[(count,)](
             tensors, tables.owners, tables.coefficients, tables.partials, tables.flags, first, chunks,
-            TYPES[p], TYPES[m], TYPES[g], wide_type(p), coupled, False, BLOCK, num_warps=WARPS,
+            TYPES[p], TYPES[m], TYPES[g], wide_type(p), coupled, random, BLOCK, num_warps=WARPS,
         )  # fmt: skip
     tensor_kernels.finish_step[(-(-n // TILE),)](
         tensors, tables.partials, tables.sums, tables.coefficients, tables.norms, tables.flags, n, chunks, sqrt, TILE,

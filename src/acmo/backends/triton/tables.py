@@ -12,17 +12,19 @@ import torch
 from torch import Tensor
 
 from acmo.backends.triton import fields
+from acmo.rounding import find_first_index, rounds_randomly
 from acmo.step_data import GroupOptions, KernelLog, Part
 
 CHUNKS_PER_TENSOR = 1024  # at most: enough programs for any GPU, few enough for one program to add them up
 FIELDS, NUMBERS = fields.FIELDS.value, fields.NUMBERS.value
-captured: list[Any] = []  # what a CUDA graph reads at every replay must stay where it is
+captured: list[Any] = []  # what a CUDA graph reads or writes at every replay must stay where it is
 
 
 class Launch(NamedTuple):
-    """The chunks of the tensors that agree in the dtypes of θ, m and g: one launch per pass."""
+    """The chunks of the tensors that agree in the dtypes of θ, m and g and in rounding: one launch per pass."""
 
     dtypes: tuple[torch.dtype, torch.dtype, torch.dtype]
+    random: bool
     first_chunk: int
     chunks: int
 
@@ -35,57 +37,70 @@ def blocks_per_chunk(size: int, block: int) -> int:
     return blocks
 
 
-def upload(host: "np.ndarray[Any, Any]", out: Tensor) -> None:
-    """Copy a table to the device without waiting: from pinned memory, which a captured graph keeps."""
-    source = torch.from_numpy(host)
-    if out.device.type == "cuda":
-        source = source.pin_memory()
-        if torch.cuda.is_current_stream_capturing():
-            captured.append((source, out))
-    out.copy_(source, non_blocking=True)
-
-
 def is_capturing(device: torch.device) -> bool:
     """Return whether a CUDA graph is being captured on the current stream."""
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
+def allocate_staging(out: Tensor) -> Tensor:
+    """Return memory of the host from which a table can be copied to the device without waiting."""
+    return torch.empty(out.shape, dtype=out.dtype, pin_memory=out.device.type == "cuda")
+
+
+def upload(host: "np.ndarray[Any, Any]", out: Tensor, staging: Tensor | None = None) -> None:
+    """Copy a table to the device without waiting. A graph that is being captured repeats it, so it keeps the source."""
+    source = allocate_staging(out) if staging is None else staging
+    source.numpy()[...] = host
+    if is_capturing(out.device):
+        captured.append((source, out))
+    out.copy_(source, non_blocking=True)
+
+
 class Table:
-    """A table on the device and its values here; `update` uploads it where they have changed.
+    """A table on the device and its values here, which are uploaded where they have changed.
 
     A graph that is being captured gets a copy of its own, with the upload in it: a later step must not change what the
-    graph reads.
+    graph reads. Memory of the host cannot be allocated then, so some is kept ready.
     """
 
     def __init__(self, rows: int, columns: int, device: torch.device) -> None:
         self.host = np.zeros((rows, columns), dtype=np.int64)
         self.device = torch.zeros(rows, columns, dtype=torch.int64, device=device)
         self.key: Any = None
+        self.staging: Tensor | None = None
 
-    def write(self) -> Tensor:
+    def has(self, key: Any) -> bool:
+        """Return whether the device has the values of this key, for this step to read."""
+        return bool(key == self.key) and not is_capturing(self.device.device)
+
+    def write(self, key: Any) -> Tensor:
         """Upload the values, and return the table to launch with."""
-        out = self.device
-        if is_capturing(out.device):
-            out = torch.empty_like(out)
-            self.key = None  # the next step looks again
-        upload(self.host, out)
-        return out
+        if is_capturing(self.device.device):
+            self.key, out, staging = None, torch.empty_like(self.device), self.staging
+            self.staging = None
+            upload(self.host, out, staging)
+            return out
+        self.key = key
+        if self.staging is None and self.device.device.type == "cuda":
+            self.staging = allocate_staging(self.device)
+        upload(self.host, self.device)
+        return self.device
 
     def write_numbers(self, max_norm: float, groups: Sequence[GroupOptions]) -> Tensor:
         """Return the table with the numbers of groups: floats, and the addresses of tensors that hold them."""
         device = self.device.device
-        key = [max_norm, [read_numbers(group, device) for group in groups]]
-        if key == self.key and not is_capturing(device):
+        numbers = [read_numbers(group, device) for group in groups]
+        key = max_norm, numbers
+        if self.has(key):
             return self.device
         floats = self.host.view(np.float64)
         floats[0, 0] = max_norm
-        for k, (values, lr_address, kappa_address, is_64) in enumerate([read_numbers(x, device) for x in groups]):
+        for k, (values, lr_address, kappa_address, is_64) in enumerate(numbers):
             floats[1 + k, : len(values)] = values
             self.host[1 + k, fields.LR_ADDRESS.value] = lr_address
             self.host[1 + k, fields.KAPPA_ADDRESS.value] = kappa_address
             floats[1 + k, fields.LR_IS_64.value] = is_64
-        self.key = key
-        return self.write()
+        return self.write(key)
 
 
 class PassTables:
@@ -116,7 +131,11 @@ class PassTables:
             for part in parts
             for p, o in zip(part.params, part.owners, strict=True)
         ]
-        kinds = [kind for part in parts for kind in [kind_of(part)] * len(part.params)]
+        kinds: list[tuple[Any, bool]] = []
+        for part in parts:
+            random = rounds_randomly(part, groups[part.group])
+            number_entries(host[len(kinds) :], part, groups[part.group])
+            kinds += [(kind_of(part), random)] * len(part.params)
         self.launches: list[Launch] = []
         owners: list[int] = []
         for kind in dict.fromkeys(kinds):
@@ -125,7 +144,7 @@ class PassTables:
                 host[j, fields.FIRST_CHUNK.value] = len(owners)
                 owners += [j] * int(host[j, fields.CHUNKS.value])
             if len(owners) > begin:
-                self.launches.append(Launch(kind, begin, len(owners) - begin))
+                self.launches.append(Launch(*kind, begin, len(owners) - begin))
         self.chunks = max(1, len(owners))
         self.owners = torch.zeros(self.chunks, dtype=torch.int64, device=device)
         if owners:
@@ -160,7 +179,8 @@ class PassTables:
     def update_tensors(self, addresses: tuple[list[int], ...]) -> Tensor:
         """Return the table of tensors with these addresses: of θ, m, g, t, and for Ψ = sqrt β̂."""
         table = self.tensors
-        if addresses == table.key and not is_capturing(table.device.device):
+        keep_for_graph(self, table)
+        if table.has(addresses):
             return table.device
         host = table.host
         columns = (fields.PARAM, fields.MOMENT, fields.GRAD, fields.STEP, fields.BETA_HAT)
@@ -168,23 +188,27 @@ class PassTables:
             host[:, column.value] = own
         together = host[:, fields.PARAM.value] | host[:, fields.MOMENT.value] | host[:, fields.GRAD.value]
         host[:, fields.ALIGNED.value] = together % 16 == 0
-        table.key = addresses
-        return table.write()
+        return table.write(addresses)
 
     def update_clocks(self, steps: list[int], beta_hats: list[int]) -> Tensor:
         """Return the table of the addresses of t and β̂ of every parameter that has state, group by group."""
         table, key = self.clocks, (steps, beta_hats)
-        if key == table.key and not is_capturing(table.device.device):
+        if table.has(key):
             return table.device
         table.host[: len(steps), 0] = steps
         if beta_hats:
             table.host[: len(steps), 1] = beta_hats
-        table.key = key
-        return table.write()
+        return table.write(key)
 
     def update_numbers(self, max_norm: float, groups: Sequence[GroupOptions]) -> Tensor:
         """Return the table of the groups' numbers: floats, and the addresses of tensors that hold them."""
         return self.numbers.write_numbers(max_norm, groups)
+
+
+def keep_for_graph(tables: Any, table: Table) -> None:
+    """Keep tables and their buffers for as long as the process lives, if a graph is being captured that uses them."""
+    if is_capturing(table.device.device):
+        captured.append(tables)
 
 
 Numbers = tuple[tuple[float, ...], int, int, float]
@@ -199,6 +223,15 @@ def read_numbers(group: GroupOptions, device: torch.device) -> Numbers:
         values = (0.0, group.momentum, group.delta, group.coupled_decay, 1.0, sign)
         return values, lr.data_ptr(), kappa_address, float(lr.dtype == torch.float64)
     return (float(lr), group.momentum, group.delta, group.coupled_decay, float(kappa), sign), 0, 0, 0.0
+
+
+def number_entries(host: "np.ndarray[Any, Any]", part: Part, group: GroupOptions) -> None:
+    """Write what keys the random bits of a part's entries, where they are rounded stochastically."""
+    if rounds_randomly(part, group):
+        assert group.first_number is not None
+        n = len(part.params)
+        host[:n, fields.NUMBER.value] = [group.first_number + i for i in part.indices]
+        host[:n, fields.FIRST_INDEX.value] = [find_first_index(owner) or 0 for owner in part.owners]
 
 
 def kind_of(part: Part) -> tuple[torch.dtype, torch.dtype, torch.dtype]:

@@ -15,6 +15,7 @@ from acmo.backends.triton import (
     row_steps,
     row_tables,
     scalar_kernels,
+    spectral_kernels,
     steps,
     tensor_kernels,
 )
@@ -46,6 +47,8 @@ POINTERS = {
     "programs": "i32",
     "slots": "i32",
     "lines": "i32",
+    "units": "*i64",
+    "directions": "*i64",
 }
 PAIRS = [
     (torch.float32, torch.float32),
@@ -112,7 +115,20 @@ def list_row_variants() -> Iterator[Variant]:
             tile = {"PROPAGATE": False, "LEVEL": row_steps.rounding_level(p, m, False), "LANES": row_tables.LANES}
             yield make(f"step_rows {name}{label}", row_kernels.step_rows, {**types, **options, **tile}, row_steps.WARPS)
             kernel = column_kernels.update_lines
-            yield make(f"update_lines {name}{label}", kernel, {**types, **options}, 8)
+            lines = {**types, **options, "units": None, "D": tl.float32}
+            yield make(f"update_lines {name}{label}", kernel, lines, 8)
+        if p == torch.bfloat16 and m == torch.bfloat16:
+            yield make(
+                f"step_rows {name} random",
+                row_kernels.step_rows,
+                {**types, **options, **tile, "RANDOM": True, "ALIGNED": True},
+                row_steps.WARPS,
+            )
+        product = tl.float64 if p == torch.float64 else tl.bfloat16
+        units = {**types, **options, "ALIGNED": True, "D": product}
+        yield make(f"update_lines {name} spectral", column_kernels.update_lines, units, 8)
+        along = {"P": types["P"], "WIDE": types["WIDE"], "D": product, "RANDOM": False, "ALIGNED": True}
+        yield make(f"step_along {name}", spectral_kernels.step_along, along, 8)
     constants = {"UNIT": True, "PROPAGATE": False, "LEVEL": 1e-6}
     yield make("find_line_scalars", column_kernels.find_line_scalars, constants, 8)
     yield make("finish_rows", row_finish.finish_rows, {"COUNT": True, "TILE": steps.TILE}, 8)

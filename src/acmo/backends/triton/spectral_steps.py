@@ -1,0 +1,91 @@
+"""A spectral step of one part: kernels for the norms, m and θ, torch's matrix products between."""
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import increment_version
+
+from acmo.backends.spectral import measure_cosines, sum_products
+from acmo.backends.triton import row_steps, spectral_kernels
+from acmo.backends.triton.row_steps import Run
+from acmo.backends.triton.steps import TYPES, on_device
+from acmo.backends.triton.tables import Table
+from acmo.newton_schulz import choose_dtype, orthogonalise
+from acmo.step_data import GroupOptions, Part, RowNorms, StepOptions
+
+ALIGNMENT = 16  # entries: those of the matrices in one buffer
+
+
+def step_part(
+    part: Part,
+    group: GroupOptions,
+    options: StepOptions,
+    factor: Tensor | None,
+    should_step: Tensor | None,
+    cache: dict[Any, Any],
+) -> RowNorms:
+    """Step one part in place, as `acmo.backends.foreach_rows.step_part` does."""
+    with on_device(part.params[0].device):
+        run = row_steps.prepare_part(part, group, options, factor, should_step, cache)
+        row_steps.launch_sums(run)
+        units = allocate_units(part)
+        row_steps.launch_updates(run, write_addresses(run.tables.units, units), units[0].dtype)
+        dtypes = [choose_dtype(p, owner.shape) for p, owner in zip(part.params, part.owners, strict=True)]
+        matrices = [u.view(len(u), -1).to(dtype) for u, dtype in zip(units, dtypes, strict=True)]
+        del units
+        found = orthogonalise(matrices, options.ns_steps)
+        del matrices
+        dtype = found[0].dtype if len(set(dtypes)) == 1 else torch.float32
+        directions = [o.to(dtype).contiguous() for o in found]
+        move_along(run, directions)
+        row_steps.launch_finish(run, count=False)
+    increment_version([*part.params, *part.moments, *part.moment_scales])
+    return report(part, group, RowNorms(*run.tables.found.clone().unbind()), directions, factor)
+
+
+def allocate_units(part: Part) -> list[Tensor]:
+    """Return memory for the matrices to orthogonalise, in the dtype of their products; zeros where a step may end."""
+    shapes = [(p.shape[0], prod(p.shape[1:])) for p in part.params]
+    dtypes = {choose_dtype(p, owner.shape) for p, owner in zip(part.params, part.owners, strict=True)}
+    dtype = dtypes.pop() if len(dtypes) == 1 else torch.float32
+    sizes = [-(-rows * columns // ALIGNMENT) * ALIGNMENT for rows, columns in shapes]
+    room = torch.split(torch.zeros(sum(sizes), dtype=dtype, device=part.params[0].device), sizes)
+    return [own[: prod(shape)].view(shape) for own, shape in zip(room, shapes, strict=True)]
+
+
+def write_addresses(table: Table, tensors: Sequence[Tensor]) -> Tensor:
+    """Return a table of addresses on the device."""
+    key = list(map(Tensor.data_ptr, tensors))
+    if table.has(key):
+        return table.device
+    table.host[:, 0] = key
+    return table.write(key)
+
+
+def move_along(run: Run, directions: Sequence[Tensor]) -> None:
+    """Step θ along the directions, one launch per pair of dtypes."""
+    tables, places = run.tables, write_addresses(run.tables.directions, directions)
+    even = all([o.data_ptr() % 16 == 0 for o in directions])  # noqa: C419
+    for (p, m, _), random, aligned, first, programs in tables.updates.launches:
+        spectral_kernels.step_along[(programs,)](
+            run.tensors, tables.update_owners, run.numbers, tables.coefficients, places, run.found_inf, first,
+            tables.update_owners.shape[1], TYPES[p], TYPES[row_steps.wide_dtype(p, m)], TYPES[directions[0].dtype],
+            random, aligned and even, num_warps=8,
+        )  # fmt: skip
+
+
+def report(
+    part: Part, group: GroupOptions, found: RowNorms, directions: Sequence[Tensor], factor: Tensor | None
+) -> RowNorms:
+    """Return the report of a part: the cosines of its steps do not follow from the norms."""
+    wide = [o.to(torch.promote_types(o.dtype, torch.float32)) for o in directions]
+    inners = sum_products(wide, part.grads).to(found.grad_sq)
+    inners = inners if factor is None else inners * factor.to(inners)
+    if group.coupled_decay:  # with θ as it is after the step
+        inners = inners + group.coupled_decay * sum_products(wide, part.params).to(inners)
+    cosines, moved = measure_cosines(wide, inners, found.grad_sq.sqrt()), found.took_part > 0
+    cosines = cosines.nan_to_num(nan=0.0)
+    return found._replace(cos_min=torch.where(moved, cosines, torch.inf), cos_sum=torch.where(moved, cosines, 0.0))
