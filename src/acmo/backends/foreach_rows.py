@@ -3,18 +3,19 @@
 Line 6 is computed as g + βG · (m / (M + δ)), which cannot overflow; G, M and N are the norms of g, m_{t−1} and m_t.
 """
 
-from collections.abc import Sequence
 from math import sqrt
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from acmo.backends.row_layout import Rows, dims_of, find_rows, join, norms_of, spread_scales, sum_dtype, wide_dtype
+from acmo.backends.row_report import RowVectors, measure_rows
 from acmo.backends.spectral import find_directions, find_lengths, measure_cosines, sum_products
 from acmo.psi import Psi, call_psi
 from acmo.quantise import LEVELS
 from acmo.rounding import write_params
-from acmo.scopes import count_entries, reduced_dims
+from acmo.scopes import count_entries
 from acmo.step_data import GroupOptions, Part, RowNorms, StepOptions
 
 ROUNDING_LEVEL = {torch.float32: 1e-6, torch.float64: 1e-14}  # ‖m_t‖ / ‖g‖ below which m_t is rounding
@@ -166,7 +167,7 @@ def may_vanish(group: GroupOptions, options: StepOptions) -> bool:
 
 
 def find_coefficient(
-    part: Part, group: GroupOptions, options: StepOptions, rows: "Rows", N: Tensor, rests: Tensor
+    part: Part, group: GroupOptions, options: StepOptions, rows: Rows, N: Tensor, rests: Tensor
 ) -> Tensor:
     """Return −α, for a unit step −α √n / ‖m_t‖, for every row; 0 for rows that do not step."""
     alpha = group.lr.to(N) if isinstance(group.lr, Tensor) else group.lr
@@ -182,7 +183,7 @@ def find_coefficient(
     return rms.reciprocal_().mul_(-alpha).clamp_(min=-torch.finfo(wide_dtype(part)).max).masked_fill_(rests, 0.0)
 
 
-def decay(part: Part, group: GroupOptions, rows: "Rows", ones: Tensor, decays: Tensor | None) -> list[Tensor]:
+def decay(part: Part, group: GroupOptions, rows: Rows, ones: Tensor, decays: Tensor | None) -> list[Tensor]:
     """Line 7: return θ to be stepped, in the precision of the arithmetic; rows that are skipped do not decay."""
     wide = wide_dtype(part)
     is_state, kappa = part.params[0].dtype == wide, group.theta_factor
@@ -200,7 +201,7 @@ def limit_weight(
     part: Part,
     group: GroupOptions,
     psi: Psi,
-    rows: "Rows",
+    rows: Rows,
     G: Tensor,
     M: Tensor,
     divisor: Tensor,
@@ -241,106 +242,3 @@ def quantise_rows(part: Part, moments: list[Tensor], moves: Tensor, took_part: T
     torch._foreach_clamp_max_(moments, LEVELS)
     torch._foreach_clamp_min_(moments, -LEVELS)
     torch._foreach_copy_(part.moments, moments)
-
-
-class RowVectors(NamedTuple):
-    """What is known of every row of a part after its step."""
-
-    G_raw: Tensor
-    G: Tensor
-    M: Tensor
-    N: Tensor
-    kept: Tensor  # ‖m_t − g‖
-    ones: Tensor
-    moves: Tensor
-    stays: Tensor
-    has_moment: Tensor  # and moves
-    rests: Tensor  # stays, or ‖m_t‖ is rounding
-    skips: Tensor
-    cosines: Tensor | None  # between step and gradient, where they do not follow from the norms: of spectral steps
-
-
-def measure_rows(x: RowVectors, rows: "Rows") -> RowNorms:
-    """Return the sums and cosines of each tensor, over the rows that moved.
-
-    ⟨m_t, g⟩ and ⟨m_{t−1}, g⟩ follow from the norms.
-    """
-    squares = torch.stack((x.G_raw, x.G, x.M, x.N, x.kept)).square()
-    G_sq, N_sq, kept_sq = squares[1], squares[3], squares[4]
-    twice = N_sq - (G_sq + kept_sq)  # 2⟨m_t − g, g⟩
-    turned = torch.lt(twice, 0) & x.has_moment
-    cos = torch.add(G_sq, twice, alpha=0.5) / (x.G * x.N) if x.cosines is None else x.cosines
-    cos = cos.masked_fill(x.rests, 0.0)
-    sums = squares[:4].masked_fill(x.stays, 0.0)
-    table = torch.stack((*sums.unbind(), x.ones, x.moves, x.skips, cos, turned))
-    raw, grad, before, after, count, took_part, skipped, cos_sum, turned_rows = torch.stack(
-        [own.sum(1) for own in torch.split(table, rows.sizes, dim=1)], dim=1
-    ).unbind()
-    lowest = torch.split(cos.masked_fill(x.stays, torch.inf), rows.sizes)
-    cos_min = torch.stack([own.min() if own.numel() else own.new_full((), torch.inf) for own in lowest])
-    return RowNorms(raw, grad, before, after, count, took_part, skipped, cos_min, cos_sum, turned_rows)
-
-
-class Rows(NamedTuple):
-    """The rows of a part, one after the other: how many each tensor has, and the shape that broadcasts over it."""
-
-    sizes: list[int]
-    shapes: list[torch.Size]
-
-    def spread(self, values: Tensor) -> list[Tensor]:
-        """Return one tensor per parameter, which broadcasts over it, from one value per row."""
-        return spread(values, self.sizes, self.shapes)
-
-
-def find_rows(part: Part) -> Rows:
-    """Return the sizes and shapes of a part's rows."""
-    shapes = [
-        torch.Size([1 if i in reduced else size for i, size in enumerate(p.shape)])
-        for p, reduced in zip(part.params, dims_of(part), strict=True)
-    ]
-    return Rows([shape.numel() for shape in shapes], shapes)
-
-
-def spread_scales(part: Part, values: Tensor) -> list[Tensor]:
-    """Return one tensor per parameter, which broadcasts over it, from one value per slice along dimension 0."""
-    shapes = [torch.Size([m.shape[0], *[1] * (m.ndim - 1)]) for m in part.moments]
-    return spread(values, [shape[0] for shape in shapes], shapes)
-
-
-def spread(values: Tensor, sizes: list[int], shapes: list[torch.Size]) -> list[Tensor]:
-    """Return one tensor per parameter: views of the values, made together where all lie along the same dimension."""
-    ndims = {len(shape) for shape in shapes}
-    dims = {i for shape in shapes for i, size in enumerate(shape) if size != 1} or {0}
-    if len(ndims) == len(dims) == 1 and shapes[0]:
-        (ndim,), (dim,) = ndims, dims
-        return list(torch.split(values.view(*[1] * dim, -1, *[1] * (ndim - dim - 1)), sizes, dim=dim))
-    return [v.view(s) for v, s in zip(torch.split(values, sizes), shapes, strict=True)]
-
-
-def wide_dtype(part: Part) -> torch.dtype:
-    """Return the dtype of the arithmetic: float64 where the parameter or its moment is."""
-    return torch.float64 if torch.float64 in (part.params[0].dtype, part.moments[0].dtype) else torch.float32
-
-
-def sum_dtype(part: Part) -> torch.dtype:
-    """Return the dtype of sums: float64 where the device has it."""
-    return torch.float32 if part.params[0].device.type == "mps" else torch.float64
-
-
-def dims_of(part: Part) -> list[tuple[int, ...]]:
-    """Return the dimensions that the norms of each tensor are taken over."""
-    return [reduced_dims(part.scope, p.ndim, o.is_complex()) for p, o in zip(part.params, part.owners, strict=True)]
-
-
-def norms_of(part: Part, tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Return the norms of every row of each tensor, with the reduced dimensions kept."""
-    sums = sum_dtype(part)
-    return [
-        torch.linalg.vector_norm(x, dim=d or None, keepdim=True, dtype=sums)
-        for x, d in zip(tensors, dims_of(part), strict=True)
-    ]
-
-
-def join(tensors: Sequence[Tensor]) -> Tensor:
-    """Return the entries of all tensors as one axis."""
-    return torch.cat([x.reshape(-1) for x in tensors])

@@ -9,6 +9,7 @@ from torch import Tensor
 from acmo import sharding
 from acmo.backends import foreach_rows
 from acmo.backends.foreach_rows import RowSums
+from acmo.backends.row_layout import sum_dtype
 from acmo.step_data import GroupOptions, NonFiniteGradient, Part, RowNorms, StepOptions, StepRecord, scalar_dtype
 
 # (part, its group, options, factor on its gradient, whether to step) → what it did
@@ -90,7 +91,7 @@ def find_norm(parts: Sequence[Part], options: StepOptions, home: torch.device) -
         return None
     squares = torch.zeros(len(parts), dtype=scalar_dtype(home), device=home)
     for k, part in enumerate(parts):
-        norms = [torch.linalg.vector_norm(g, dtype=foreach_rows.sum_dtype(part)).to(home) for g in part.grads]
+        norms = [torch.linalg.vector_norm(g, dtype=sum_dtype(part)).to(home) for g in part.grads]
         squares[k] = torch.stack(norms).square().sum()
     norm = sharding.sum_over_model(squares, parts, options.process_group).sqrt()
     return norm if options.grad_scale is None else norm / options.grad_scale.to(norm)
