@@ -224,12 +224,14 @@ class StepLog:
         first = groups[places[0][0]]["params"][places[0][1][0]]
         device, dtype = first.device, scalar_dtype(first.device)
         n = sum(len(indices) for _, indices in places)
-        norms, ones = torch.zeros(NORM_ROWS, n, dtype=dtype, device=device), torch.ones(1, dtype=dtype, device=device)
+        norms = torch.zeros(NORM_ROWS, n, dtype=dtype, device=device)
+        clips = groups[0]["max_grad_norm"] not in (None, torch.inf)
+        clip_scale = torch.ones(1, dtype=dtype, device=device) if clips else 1.0
         false = torch.zeros((), dtype=torch.bool, device=device)
         rows, row_places = None, [(k, i) for k, indices in places for i in indices]
         if any(g["norm_scope"] in ROW_SCOPES or g["unit_step"] == "spectral" for g in groups):
             rows = RowNorms(*torch.zeros(len(RowNorms._fields), n, dtype=dtype, device=device).unbind())
-        self.record = StepRecord(norms, ones, false, (), tuple(places), rows=rows, row_places=tuple(row_places))
+        self.record = StepRecord(norms, clip_scale, false, (), tuple(places), rows=rows, row_places=tuple(row_places))
         self.skipped = torch.zeros((), dtype=torch.int32, device=device)
         self.applied_on_device = torch.zeros((), dtype=torch.int32, device=device)
 
@@ -245,7 +247,7 @@ class StepLog:
         if record.rows_skipped:  # rows are skipped by themselves, though the step is taken
             self.skipped = 1 if self.skipped is None else self.skipped + 1
         elif record.rows is not None and applied is not False:
-            any_skipped = record.rows.skipped.sum() > 0
+            any_skipped = record.rows.skipped.any()
             any_skipped = any_skipped if applied is True else any_skipped & applied
             self.skipped = any_skipped.int() if self.skipped is None else self.skipped + any_skipped
         if applied is True:
@@ -303,7 +305,9 @@ def has_same_places(one: StepRecord, other: StepRecord) -> bool:
 def select(record: StepRecord, last: StepRecord, applied: Tensor) -> StepRecord:
     """Return the record, or the last one where this step was not taken: a select, no waiting."""
     norms = torch.where(applied, record.norms, last.norms[:NORM_ROWS])
-    clip_scale = torch.where(applied, record.clip_scale, last.clip_scale)
+    clip_scale = record.clip_scale
+    if isinstance(clip_scale, Tensor):
+        clip_scale = torch.where(applied, clip_scale, last.clip_scale)
     all_ranks, active_sets = record.all_ranks, record.active_sets
     if all_ranks is not None and last.all_ranks is not None:
         all_ranks = torch.where(applied, all_ranks, last.all_ranks)

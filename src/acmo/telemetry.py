@@ -47,6 +47,8 @@ def report(record: StepRecord, norm_scope: str) -> tuple[dict[str, Any], list[di
     """Return norms and angles of the whole vector, and of each scope."""
     places = [(group, i) for group, indices in record.places for i in indices]
     tensors = read_columns(record.norms)
+    if read_rows(record) is not None:
+        tensors = [column._replace(beta_hat=math.nan) for column in tensors]
     columns, groups = tensors, [group for group, _ in places]
     if record.all_ranks is not None:
         columns = read_columns(record.all_ranks)

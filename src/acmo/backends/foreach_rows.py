@@ -97,18 +97,19 @@ def step_part(
         stored, G = G_raw, G_raw if sums.grad_sq is None else sums.grad_sq.sqrt()
 
     # 4, 5  which rows move, and m = g + weight · (m / divisor); a row that does not move keeps its m
-    finite, moves = torch.lt(G, torch.inf), torch.ne(stored, 0)
+    finite, stays = torch.lt(G, torch.inf), torch.eq(stored, 0)
+    skips = torch.zeros_like(finite) if propagate else ~finite
     if not propagate:
-        moves &= finite
+        stays |= skips
     if should_step is not None:
-        moves &= should_step
-    stays, has_moment, ones = ~moves, torch.ne(M, 0) & moves, torch.ones_like(G)
-    divisor = torch.where(has_moment, M + group.delta if group.delta else M, ones)
-    weight = torch.where(moves, G * group.momentum, ones)
+        stays |= ~should_step
+    lacks_moment = torch.eq(M, 0) | stays
+    divisor = (M + group.delta if group.delta else M).masked_fill(lacks_moment, 1.0)
+    weight = (G * group.momentum).masked_fill_(stays, 1.0)
     if propagate:  # β̂ is applied as 0 where m = 0, also beside an infinite g
-        weight = weight.masked_fill(moves & ~has_moment, 0.0)
+        weight = weight.masked_fill(lacks_moment & ~stays, 0.0)
     if callable(options.psi):
-        weight = limit_weight(part, group, options.psi, rows, G, M, divisor, weight, moves)
+        weight = limit_weight(part, group, options.psi, rows, G, M, divisor, weight, ~stays)
 
     # 6
     is_state = not part.moment_scales and part.moments[0].dtype == wide
@@ -120,15 +121,15 @@ def step_part(
         moments = list(torch._foreach_div(moments, divisors))
     torch._foreach_mul_(moments, weights)
     torch._foreach_add_(moments, grads)
-    kept = weight * (M / divisor)  # ‖m_t − g‖
+    kept = weight * (M / divisor) if group.delta else weight.masked_fill(lacks_moment, 0.0)  # ‖m_t − g‖
     if sums is None:
         N = join(norms_of(part, moments))
     else:  # ‖m_t‖² = ‖g‖² + 2b⟨g, m⟩ + b²‖m‖², in float64
         N = (G.square() + 2 * (weight / divisor) * sums.inner + kept.square()).clamp(min=0.0).sqrt()
-        N = torch.where(moves, N, M)
-    rests = stays
+        N = torch.where(stays, M, N)
+    rests, vanishes = stays, None
     if may_vanish(group, options):
-        vanishes = torch.le(N, G * (ROUNDING_LEVEL if sums is None else ROUNDING_LEVEL_OF_CUT)[wide]) & moves & finite
+        vanishes = torch.le(N, G * (ROUNDING_LEVEL if sums is None else ROUNDING_LEVEL_OF_CUT)[wide]) & finite & ~stays
         rests = stays | vanishes
         if options.unit_step:
             torch._foreach_mul_(moments, rows.spread((~vanishes).to(wide)))
@@ -141,18 +142,18 @@ def step_part(
         cosines = measure_cosines(directions, sum_products(directions, grads), lengths)
     coefficient = find_coefficient(part, group, options, rows, N, rests if options.unit_step else stays)
     if propagate and options.unit_step:  # what is let through spreads over its row
-        coefficient = coefficient.masked_fill(moves & ~finite, torch.nan)
+        coefficient = coefficient.masked_fill(~(stays | finite), torch.nan)
     decays = None if propagate else finite
     if should_step is not None:
         decays = should_step.expand_as(finite) if decays is None else decays & should_step
+    ones = torch.ones_like(G, dtype=wide)
     thetas = decay(part, group, rows, ones, decays)
     torch._foreach_addcmul_(thetas, directions, rows.spread(coefficient.to(wide)))
     if part.params[0].dtype != wide:
         write_params(part, group, thetas)
-    skips = torch.zeros_like(finite) if propagate else ~finite
-    result = measure_rows(RowVectors(G_raw, G, M, N, kept, ones, moves, stays, has_moment, rests, skips, cosines), rows)
+    result = measure_rows(RowVectors(G_raw, G, M, N, kept, ones, stays, lacks_moment, vanishes, skips, cosines), rows)
     if part.moment_scales:
-        quantise_rows(part, moments, moves, result.took_part)
+        quantise_rows(part, moments, stays, result.took_part)
     elif not is_state:
         if part.moments[0].dtype == torch.float16:  # an infinite m would be NaN after the next step
             torch._foreach_clamp_max_(moments, torch.finfo(torch.float16).max)
@@ -177,10 +178,10 @@ def find_coefficient(
         return find_lengths(part, N).mul_(-alpha).masked_fill_(rests, 0.0)
     roots = [sqrt(count_entries(part.scope, o.shape)) or 1.0 for o in part.owners]
     if len(set(roots)) == 1:
-        rms = N / roots[0]
+        inverse = N.reciprocal().mul_(-alpha * roots[0])
     else:
-        rms = torch.cat(torch._foreach_div(list(torch.split(N, rows.sizes)), roots))
-    return rms.reciprocal_().mul_(-alpha).clamp_(min=-torch.finfo(wide_dtype(part)).max).masked_fill_(rests, 0.0)
+        inverse = torch.cat(torch._foreach_div(list(torch.split(N, rows.sizes)), roots)).reciprocal_().mul_(-alpha)
+    return inverse.clamp_(min=-torch.finfo(wide_dtype(part)).max).masked_fill_(rests, 0.0)
 
 
 def decay(part: Part, group: GroupOptions, rows: Rows, ones: Tensor, decays: Tensor | None) -> list[Tensor]:
@@ -192,8 +193,8 @@ def decay(part: Part, group: GroupOptions, rows: Rows, ones: Tensor, decays: Ten
     kappa = kappa.to(ones) if isinstance(kappa, Tensor) else kappa
     factors = ones * kappa if decays is None else ones.masked_fill(decays, kappa)
     if not is_state:  # the products are of the factors' dtype
-        return list(torch._foreach_mul(part.params, rows.spread(factors.to(wide))))
-    torch._foreach_mul_(part.params, rows.spread(factors.to(wide)))
+        return list(torch._foreach_mul(part.params, rows.spread(factors)))
+    torch._foreach_mul_(part.params, rows.spread(factors))
     return part.params
 
 
@@ -220,7 +221,7 @@ def limit_weight(
     return torch.where(moves & (M != 0) & (beta_hat != given), beta_hat * divisor, weight)
 
 
-def quantise_rows(part: Part, moments: list[Tensor], moves: Tensor, took_part: Tensor) -> None:
+def quantise_rows(part: Part, moments: list[Tensor], stays: Tensor, took_part: Tensor) -> None:
     """Write int8 moments and their scales, as `acmo.quantise` does; dimension 0 of a tensor has one scale per row.
 
     Bytes that are divided by the scale that they had stay what they were: so do rows that do not move.
@@ -233,9 +234,9 @@ def quantise_rows(part: Part, moments: list[Tensor], moves: Tensor, took_part: T
     ]
     new = (torch.cat(largest) / LEVELS).to(old.dtype)
     if part.scope != "row":  # a scale is of entries in many columns: it is new if one of them moved
-        moved = torch.gt(took_part, 0).unbind()
-        moves = torch.cat([x.expand(length) for x, length in zip(moved, lengths, strict=True)])
-    new = torch.where(moves, new, old)
+        still = torch.eq(took_part, 0).unbind()
+        stays = torch.cat([x.expand(length) for x, length in zip(still, lengths, strict=True)])
+    new = torch.where(stays, old, new)
     torch._foreach_copy_(list(part.moment_scales), list(torch.split(new, lengths)))
     torch._foreach_div_(moments, spread_scales(part, new.masked_fill(new == 0, 1.0).to(moments[0].dtype)))
     torch._foreach_round_(moments)

@@ -72,4 +72,4 @@ def norms_of(part: Part, tensors: Sequence[Tensor]) -> list[Tensor]:
 
 def join(tensors: Sequence[Tensor]) -> Tensor:
     """Return the entries of all tensors as one axis."""
-    return torch.cat([x.reshape(-1) for x in tensors])
+    return torch.cat([x.reshape(-1) for x in tensors]) if len(tensors) > 1 else tensors[0].reshape(-1)

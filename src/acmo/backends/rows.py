@@ -58,13 +58,13 @@ def step(
     else:  # a rank without a gradient, which only talks to the others
         rows = RowNorms(*torch.zeros(len(RowNorms._fields), 0, dtype=scalar_dtype(device), device=device))
     applied = count_step(parts, groups, rows, should_step)
-    unknown = torch.full_like(rows.rows, torch.nan)
     # Not 0 where the scaler overflowed: that is for a step which only makes state, and is not counted as skipped.
-    raw = rows.raw_grad_sq if should_step is None else torch.where(should_step.to(device), rows.raw_grad_sq, unknown)
-    norms = torch.stack((raw, rows.grad_sq, rows.moment_sq, rows.new_moment_sq, unknown))
+    raw = rows.raw_grad_sq if should_step is None else torch.where(should_step.to(device), rows.raw_grad_sq, torch.nan)
+    # By row there is no β̂ to report: `acmo.telemetry` does not read that row.
+    norms = torch.stack((raw, rows.grad_sq, rows.moment_sq, rows.new_moment_sq, rows.rows))
     return StepRecord(
         norms,
-        norms.new_ones(1) if c is None else c.reshape(1).to(norms),
+        1.0 if c is None else c.reshape(1).to(norms),
         applied,
         (),
         tuple([(part.group, tuple(part.indices)) for part in parts]),

@@ -65,7 +65,7 @@ def write_back(
         tables.append(torch.stack((own.raw_grad_sq, scalars.grad_sqs[k], own.moment_sq, moment_sqs[k], beta_hats)))
     return StepRecord(
         torch.cat(tables, dim=1) if tables else scalars.clip_scale.new_zeros(NORM_ROWS, 0),
-        scalars.clip_scale.reshape(1),
+        1.0 if options.max_grad_norm in (None, torch.inf) else scalars.clip_scale.reshape(1),
         scalars.should_step,
         torch.cat(list(moment_sqs)) if len(moment_sqs) > 1 else moment_sqs[0] if moment_sqs else (),
         tuple([(part.group, tuple(part.indices)) for part in parts]),
