@@ -16,7 +16,8 @@ from acmo.lab.report.publish import overview, page, recomputed
 from acmo.lab.results.run_files import read_json
 
 RESULTS = ROOT / "docs" / "results"
-PUBLISHED = sorted(path.parent for path in RESULTS.glob("*/comparison.json"))
+ARCHIVE = RESULTS / "archive"
+PUBLISHED = sorted(path.parent for path in RESULTS.rglob("comparison.json"))
 NUMBER = re.compile(r"[+−]?\d+\.\d+")
 
 
@@ -43,7 +44,7 @@ class TestPublished:
                 )
 
     def test_the_preset_that_ships_reproduces_it(self, folder):
-        name = f"evidence/{folder.name}"
+        name = f"{'archive' if folder.parent == ARCHIVE else 'evidence'}/{folder.name}"
         assert f"--preset {name}" in (folder / "README.md").read_text(encoding="utf-8")
         shipped = make_plan(read_toml(presets()[name]))
         assert shipped.differs_from(results.load(folder).plan) == []
@@ -58,12 +59,12 @@ class TestPublished:
 
 
 def test_the_table_over_all_is_what_the_summaries_give():
-    text = (RESULTS / "README.md").read_text(encoding="utf-8")
-    assert "\n".join(overview(RESULTS)) in text
+    text = (ARCHIVE / "README.md").read_text(encoding="utf-8")
+    assert "\n".join(overview(ARCHIVE)) in text
 
 
 def test_every_interval_in_the_verdicts_is_in_a_published_table():
-    published = "\n".join(path.read_text(encoding="utf-8") for path in RESULTS.glob("*/README.md"))
+    published = "\n".join(path.read_text(encoding="utf-8") for path in RESULTS.rglob("*/README.md"))
     for text in (RESULTS / "README.md", RESULTS.parents[1] / "README.md"):
         quoted = re.findall(r"\[[+−]?\d+\.\d+, [+−]?\d+\.\d+\]", text.read_text(encoding="utf-8"))
         missing = [interval for interval in quoted if interval not in published]
