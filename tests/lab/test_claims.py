@@ -1,8 +1,10 @@
 """The paper's claims: what judges them, and when intervals decide."""
 
+from typing import Any
+
 import pytest
 
-from acmo.lab.claims import ADAM_TYPE, CLAIMS, Claim, DifferenceInterval, judge, judge_most
+from acmo.lab.claims import ADAM_TYPE, CLAIMS, Claim, DifferenceInterval, find_differences, holm, judge, judge_most
 from tests.support.paths import ROOT
 
 BY_KEY = {claim.key: claim for claim in CLAIMS}
@@ -58,3 +60,30 @@ def test_the_results_page_quotes_every_claim_with_its_lines() -> None:
         assert f"“{claim.quote}” ({claim.lines})" in page, claim.key
     assert "robust hyper-parameter" in page
     assert "like SGD" not in page
+
+
+def row_of(label: str, test: list[float], train: list[float] | None, state: float) -> dict[str, Any]:
+    by_seed = {str(seed): value for seed, value in enumerate(test, 1)}
+    losses = {"train_by_seed": {str(seed): value for seed, value in enumerate(train, 1)}} if train else None
+    row = {"label": label, "test_by_seed": by_seed, "cost": {"state_bytes_per_parameter": state}}
+    return {**row, **({"losses": losses} if losses else {})}
+
+
+def test_training_loss_judges_the_claims_about_convergence() -> None:
+    rows = [row_of("acmo", [0.9] * 5, [0.50, 0.51, 0.52, 0.50, 0.51], 4.0)]
+    rows += [row_of(rival, [0.8] * 5, [0.60, 0.62, 0.61, 0.60, 0.63], 8.0) for rival in ("sgd-momentum", *ADAM_TYPE)]
+    for key in ("convergence", "convergence-fixed-decay", "memory"):
+        assert judge(BY_KEY[key], find_differences(BY_KEY[key], rows, "accuracy")) == "holds"
+    points = find_differences(BY_KEY["second-to-sgd"], rows, "accuracy")
+    assert points["adam"].low == pytest.approx(10.0)
+
+
+def test_runs_without_a_training_loss_decide_nothing_about_it() -> None:
+    rows = [row_of(name, [0.9] * 5, None, 4.0) for name in ("acmo", "sgd-momentum", *ADAM_TYPE)]
+    assert find_differences(BY_KEY["convergence"], rows, "accuracy") == {}
+    assert judge(BY_KEY["convergence"], {}) == "not shown"
+
+
+def test_holm_stops_at_the_first_hypothesis_that_fails() -> None:
+    assert holm({"a": 0.001, "b": 0.02, "c": 0.2}) == {"a": True, "b": True, "c": False}
+    assert holm({"a": 0.02, "b": 0.02, "c": 0.02}) == dict.fromkeys("abc", False)

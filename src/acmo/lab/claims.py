@@ -4,9 +4,11 @@ A verdict uses the quantity that the claim is about, against every rival that it
 paired differences that `acmo.lab` computes; where those do not decide, the verdict is "not shown".
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
+
+from acmo.lab.results.stats import paired_difference
 
 Verdict = Literal["holds", "does not hold", "not shown"]
 ADAM_TYPE = ("adam", "amsgrad", "adamw", "padam", "adabound")
@@ -107,6 +109,58 @@ def judge(claim: Claim, differences: Mapping[str, DifferenceInterval]) -> Verdic
     if any(high < least for _, high in ends):
         return "does not hold"
     return "holds" if all(low > least for low, _ in ends) else "not shown"
+
+
+def find_differences(claim: Claim, rows: Sequence[Mapping[str, Any]], metric: str) -> dict[str, DifferenceInterval]:
+    """Return ACMo's differences to the rivals of a claim, in the quantity that the claim is about.
+
+    Args:
+      claim: one of `CLAIMS`.
+      rows: of one task of a ``summary.json``.
+      metric: its score; accuracy becomes points.
+    """
+    by_label = {row["label"]: row for row in rows}
+    if "acmo" not in by_label:
+        return {}
+    found = {}
+    for rival in claim.rivals:
+        if rival not in by_label:
+            continue
+        ours, theirs = by_label["acmo"], by_label[rival]
+        if claim.quantity.startswith("bytes"):
+            apart = ours["cost"]["state_bytes_per_parameter"] - theirs["cost"]["state_bytes_per_parameter"]
+            found[rival] = DifferenceInterval(apart, apart)
+            continue
+        mine, others = (_by_seed(row, claim, metric) for row in (ours, theirs))
+        if mine is None or others is None:
+            continue
+        paired = paired_difference(mine, others, claim.best)
+        found[rival] = DifferenceInterval(paired.low, paired.high)
+    return found
+
+
+def _by_seed(row: Mapping[str, Any], claim: Claim, metric: str) -> dict[int, float | None] | None:
+    """Return the quantity of a claim by seed; None where it was not recorded."""
+    if claim.quantity.startswith("training loss"):
+        losses = row.get("losses")
+        return None if losses is None else {int(seed): value for seed, value in losses["train_by_seed"].items()}
+    scale = 100.0 if metric == "accuracy" else 1.0
+    return {int(seed): scale * value for seed, value in row["test_by_seed"].items()}
+
+
+def holm(p_values: Mapping[str, float], level: float = 0.05) -> dict[str, bool]:
+    """Return which hypotheses are accepted at a level that holds for all of them together (Holm, 1979).
+
+    Example:
+      >>> holm({"a": 0.01, "b": 0.04, "c": 0.03})
+      {'a': True, 'b': False, 'c': False}
+    """
+    accepted = dict.fromkeys(p_values, False)
+    for i, (name, p) in enumerate(sorted(p_values.items(), key=lambda item: item[1])):
+        if p > level / (len(p_values) - i):
+            break
+        accepted[name] = True
+    return accepted
 
 
 def judge_most(claim: Claim, differences: Mapping[tuple[str, str], DifferenceInterval]) -> Verdict:

@@ -108,7 +108,7 @@ def page(folder: Path, figures: Iterable[Path]) -> str:
         "`trials.jsonl` (a line a run, with its validation curve), `summary.json`, `summary.csv`, `comparison.json`."
     )
     for task in (found.summary or recomputed(folder))["tasks"]:
-        said += ["", f"## {_text(task['task'])}", "", *verdict(task), *_data(found, task["task"])]
+        said += ["", f"## {_text(task['task'])}", "", *verdict(task), *losses(task), *_data(found, task["task"])]
     for path in sorted(figures):
         if path.suffix == ".svg":
             said += ["", f"![{path.stem}]({path.name})"]
@@ -150,6 +150,33 @@ def verdict(task: Row) -> list[str]:
         lines[-1] += f" Weight decay is {task['weight_decay']:g} for all, the best for SGD-momentum."
     lines[-1] += words.counted(task.get("counted"))
     return lines
+
+
+def losses(task: Row) -> list[str]:
+    """Return the training losses as a table, least at the end first; nothing where none was recorded."""
+    rows = [row for row in task["rows"] if row.get("losses")]
+    if not rows:
+        return []
+    others = list(dict.fromkeys(other for row in rows for other in row["losses"]["train_differences"]))
+    titles = {row["label"]: row["title"] for row in rows}
+    heads = ["optimizer", *(f"training loss after {share} %" for share in rows[0]["losses"]["train"])]
+    heads += [*(f"at the end, against {_text(titles[o])}" for o in others), "steps to target"]
+    lines = ["", _line(heads), _line(["---"] + ["---:"] * (len(heads) - 1))]
+    for row in sorted(
+        rows, key=lambda r: (r["losses"]["train"]["100"]["mean"] is None, r["losses"]["train"]["100"]["mean"])
+    ):
+        found = row["losses"]
+        cells = [_text(row["title"]), *(words.interval(found["train"][share], "loss") for share in found["train"])]
+        cells += [difference(found["train_differences"].get(other), "loss") for other in others]
+        steps, reached = found["to_target"]["steps"], found["to_target"]
+        missed = f"{reached['reached']} of {reached['n']} runs"
+        lines.append(_line([*cells, words.figure(steps, ",.0f") if steps is not None else missed]))
+    target = words.score(rows[0]["losses"]["target"], "loss")
+    return [
+        *lines,
+        "",
+        f"Training loss, smoothed: an average whose weights halve in 2 % of the steps. The target is {target}.",
+    ]
 
 
 def difference(found: Row | None, metric: str) -> str:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from acmo.lab.config.grids import grid_of, title_of
 from acmo.lab.config.plan import Contender, Plan
 from acmo.lab.results import stats
+from acmo.lab.results.losses import summarise_losses
 from acmo.lab.results.run_record import RunRecord, Score
 
 Row = dict[str, Any]
@@ -63,6 +64,7 @@ def _task(plan: Plan, task: str, runs: list[RunRecord], score: Score) -> Row:
     decay = _fixed_decay(plan, picked)
     split: Split = "test" if plan.test_every_setting else "valid"
     known = _present([r.score_on(split, metric) for r in runs])
+    losses = summarise_losses(finals, plan.baselines)
     table = []
     for contender in contenders:
         label = contender.label
@@ -89,6 +91,7 @@ def _task(plan: Plan, task: str, runs: list[RunRecord], score: Score) -> Row:
                 "diverged": {"tune": _diverged(tuned), "final": lost[label]},
                 "budget": _budget(tuned, split, known, score),
                 "cost": _cost(final or tuned),
+                **({"losses": losses[label]} if losses else {}),
             }
         )
     return {
@@ -111,7 +114,7 @@ def flat_rows(summary: Mapping[str, Any]) -> list[Row]:
         {
             "task": t["task"],
             "metric": t["metric"],
-            **{k: v for k, v in row.items() if k not in ("budget", "test_by_seed")},
+            **{k: v for k, v in row.items() if k not in ("budget", "test_by_seed", "losses")},
         }
         for t in summary["tasks"]
         for row in t["rows"]
