@@ -19,10 +19,14 @@ NO_LINK = re.compile(r"\]\((?=[^)\"]*\s[^)\"]*\))")
 CODE_OR_MATH = re.compile(r"(`+)(?:.(?!\1))*.\1|\$(?![\s$])((?:[^$\n`\\]|\\.)+)(?<!\s)\$(?!\d)")
 
 
-class Underscores(Extension):
-    """Let β̂_t m_{t−1} be a formula: only asterisks emphasise. (Python-Markdown takes the hat for the end of a word.)"""
+class Formulas(Extension):
+    """Let β̂_t m_{t−1} be a formula: only asterisks emphasise. (Python-Markdown takes the hat for the end of a word.)
+
+    And let a formula in MathML begin a paragraph, where Python-Markdown would make it one of its own.
+    """
 
     def extendMarkdown(self, md: Markdown) -> None:
+        md.block_level_elements.remove("math")
         if hasattr(md, "delimiters"):
             md.delimiters.remove("_")
         else:  # before Python-Markdown 3.11
@@ -31,7 +35,7 @@ class Underscores(Extension):
 
 def on_config(config: Any) -> Any:
     """Read the pages as CommonMark does."""
-    config.markdown_extensions.append(Underscores())
+    config.markdown_extensions.append(Formulas())
     return config
 
 
@@ -66,7 +70,12 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Files) -> 
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Let an empty header of a table be a plain cell: a screen reader would announce a header without a name."""
+    """Correct the page's HTML in two places.
+
+    An empty header of a table becomes a plain cell: a screen reader would announce a header without a name.
+    Bars of a norm keep their height, also where a superscript is attached to one of them alone.
+    """
+    html = html.replace("<mo>&#x02016;</mo>", '<mo stretchy="false">&#x02016;</mo>')
     return EMPTY_HEADER.sub(r"<td\1></td>", html)
 
 
