@@ -59,7 +59,7 @@ class IterateSampler:
             parameter.copy_(value)
 
     def remove(self) -> None:
-        """Stop following the optimizer."""
+        """Remove the sampler from the optimizer."""
         for handle in self._handles:
             handle.remove()
 

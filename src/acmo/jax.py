@@ -40,7 +40,7 @@ __all__ = [
 
 
 class Angles(NamedTuple):
-    """Norms and angles of the last step; 0 where undefined (NaN would set off `jax.debug_nans`)."""
+    """Hold norms and angles of the last step; 0 where undefined (NaN would set off `jax.debug_nans`)."""
 
     beta_hat: Array  # β̂, as applied
     moment_norm: Array  # ‖m_t‖
@@ -50,7 +50,7 @@ class Angles(NamedTuple):
 
 
 class ScaleByACMoState(NamedTuple):
-    """State of `scale_by_acmo`; for scope "tensor" β̂ and the angles have one entry per leaf of the parameters."""
+    """Hold the state of `scale_by_acmo`; for scope "tensor" β̂ and the angles have one entry per leaf."""
 
     count: Array  # type: ignore[assignment]  # t, the steps taken; a tuple has a method of that name
     mu: optax.Updates  # m
@@ -60,7 +60,7 @@ class ScaleByACMoState(NamedTuple):
 
 
 class ClipByGradNormState(NamedTuple):
-    """State of `clip_by_grad_norm`."""
+    """Hold the state of `clip_by_grad_norm`."""
 
     grad_norm: Array  # of the last gradient, before it was clipped; finite or not
     clip_scale: Array  # c of Algorithm 1
@@ -169,7 +169,7 @@ def acmo(
     max_grad_norm: ArrayLike | None = None,
     nonfinite: str = "skip",
 ) -> optax.GradientTransformationExtraArgs:
-    r"""Angle-calibrated moment method: one moment, scaled at every step to the length of the gradient.
+    r"""Implement the angle-calibrated moment method: one moment, scaled to the length of the gradient.
 
     .. math::
       m_t = g_t + \beta \frac{\|g_t\|}{\|m_{t-1}\| + \delta} m_{t-1}, \qquad \theta_{t+1} = \theta_t - \alpha m_t

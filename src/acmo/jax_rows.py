@@ -23,7 +23,7 @@ FindAxes = Callable[[Any], tuple[int, ...]]
 
 
 class ScaleByRowACMoState(NamedTuple):
-    """State of `scale_by_row_acmo` and of `scale_by_spectral_acmo`, where a matrix counts as one row."""
+    """Hold the state of `scale_by_row_acmo` and `scale_by_spectral_acmo`, where a matrix counts as one row."""
 
     count: Array  # type: ignore[assignment]  # t, the steps taken; a tuple has a method of that name
     mu: optax.Updates  # m
@@ -69,7 +69,7 @@ def row_acmo(
     unit_step: bool | str = True,
     nonfinite: str = "skip",
 ) -> optax.GradientTransformationExtraArgs:
-    r"""ACMo for every row of a matrix, with unit steps: one moment, and the angle rule in each row.
+    r"""Apply ACMo to every row of a matrix, with unit steps: one moment, and the angle rule in each row.
 
     .. math::
       m_r = g_r + \beta \|g_r\| \frac{m_r}{\|m_r\| + \delta}, \qquad

@@ -59,7 +59,7 @@ def spectral_acmo(
     ns_steps: int = DEFAULT_STEPS,
     nonfinite: str = "skip",
 ) -> optax.GradientTransformationExtraArgs:
-    r"""ACMo with orthogonalised steps for matrices: one moment for every parameter, and one learning rate.
+    r"""Apply ACMo with orthogonalised steps for matrices: one moment per parameter, one learning rate.
 
     .. math::
       M = G + \beta \|G\| \frac{M}{\|M\| + \delta}, \qquad

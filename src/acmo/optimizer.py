@@ -26,7 +26,7 @@ from acmo.step_memory import read_options
 
 
 class ACMo(StatefulOptimizer):
-    r"""Angle-calibrated moment method: one moment, scaled at every step to the length of the gradient.
+    r"""Implement the angle-calibrated moment method: one moment, scaled to the length of the gradient.
 
     .. math::
         m_t = g_t + \beta \frac{\|g_t\|}{\|m_{t-1}\| + \delta} m_{t-1}, \qquad \theta_{t+1} = \theta_t - \alpha m_t

@@ -21,7 +21,7 @@ Projection = Callable[[Tensor], Tensor]
 
 
 class Box:
-    """The entries between ``lo`` and ``hi``.
+    """Project onto the entries between ``lo`` and ``hi``.
 
     Args:
       lo: the smallest value an entry may have (-inf for none).
@@ -49,7 +49,7 @@ class Box:
 
 
 class NonNegative:
-    """The entries >= 0.
+    """Project onto the entries >= 0.
 
     Example:
       >>> NonNegative()(torch.tensor([-2.0, 0.5]))
@@ -66,7 +66,7 @@ class NonNegative:
 
 
 class L2Ball:
-    """The vectors of norm at most ``radius``.
+    """Project onto the vectors of norm at most ``radius``.
 
     Args:
       radius: the largest norm, > 0.
@@ -118,7 +118,7 @@ class L2Ball:
 
 
 class Simplex:
-    """The probability simplex: entries >= 0 that sum to 1 (Held, Wolfe & Crowder 1974, by sorting).
+    """Project onto the probability simplex: entries >= 0 that sum to 1 (Held, Wolfe & Crowder 1974, by sorting).
 
     Example:
       >>> Simplex()(torch.tensor([0.5, 1.5]))
@@ -144,7 +144,7 @@ class Simplex:
 
 
 def neighbour(x: Tensor, step: int) -> Tensor:
-    """The next number of x's dtype, away from 0 for step 1, towards it for step -1 (of entries that are not 0)."""
+    """Return the next number of x's dtype, away from 0 for step 1, towards 0 for step -1 (entries that are not 0)."""
     bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[x.element_size()]
     near = (x.detach().view(bits) + step).view(x.dtype)
     return x + (near - x.detach())  # exact, and autograd sees x
@@ -183,7 +183,7 @@ def project(projection: Projection, p: Tensor) -> Tensor:
 def project_parts(
     parts: Sequence[Part], groups: Sequence[dict[str, Any]], record: StepRecord, process_group: Any = None
 ) -> None:
-    """Line 8: project the parameters of every group that has a projection, if the step was taken."""
+    """Project the parameters of every group that has a projection, if the step was taken (line 8)."""
     for part in parts:
         projection = groups[part.group]["projection"]
         if projection is None or record.applied is False or couples_parameters(projection):

@@ -13,7 +13,7 @@ from acmo.psi import Psi
 
 
 class RowACMo(ACMo):
-    r"""ACMo for every row of a matrix, with unit steps: one moment, and the angle rule in each row.
+    r"""Apply ACMo to every row of a matrix, with unit steps: one moment, and the angle rule in each row.
 
     .. math::
         m_r = g_r + \beta \|g_r\| \frac{m_r}{\|m_r\| + \delta}, \qquad

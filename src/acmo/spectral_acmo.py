@@ -13,7 +13,7 @@ from acmo.psi import Psi
 
 
 class SpectralACMo(ACMo):
-    r"""ACMo with orthogonalised steps for hidden matrices: one moment for every parameter, and one learning rate.
+    r"""Apply ACMo with orthogonalised steps for hidden matrices: one moment per parameter, one learning rate.
 
     .. math::
         M = G + \beta \|G\| \frac{M}{\|M\| + \delta}, \qquad

@@ -13,7 +13,7 @@ from acmo.rivals.rival import Group, Rival, State, as_real, constructor_options,
 
 
 class AdaBound(Rival):
-    r"""Adam with dynamic bounds on the learning rate.
+    r"""Implement Adam with dynamic bounds on the learning rate.
 
     .. math::
         \theta_t = \theta_{t-1} - \frac{\alpha_t}{\alpha_0}

@@ -9,7 +9,7 @@ from acmo.rivals.rival import Group, Rival, as_real, constructor_options, gradie
 
 
 class FullMatrixAdagrad(Rival):
-    r"""Adagrad with all products of the gradients' entries, not only the squares (eq. 3 of the ACMo paper).
+    r"""Implement Adagrad with all products of the gradients' entries, not only the squares (eq. 3 of the ACMo paper).
 
     .. math::
         G_t = G_{t-1} + g_t g_t^\top, \qquad \theta_t = \theta_{t-1} - \alpha G_t^{-1/2} g_t

@@ -24,7 +24,7 @@ VECTOR_LR = 50.0  # the authors' 0.05 for vectors over their 0.001 for the rest
 
 
 class NDAdam(Rival):
-    r"""Normalized direction-preserving Adam.
+    r"""Implement normalized direction-preserving Adam.
 
     For each vector w, such as the input weights of one hidden unit, with a scalar second moment:
 

@@ -12,7 +12,7 @@ from acmo.rivals.rival import Group, Rival, State, as_real, constructor_options,
 
 
 class PAdam(Rival):
-    r"""Partially adaptive momentum estimation.
+    r"""Implement partially adaptive momentum estimation.
 
     .. math::
         m_t = \beta_1 m_{t-1} + (1 - \beta_1) g_t, \quad v_t = \beta_2 v_{t-1} + (1 - \beta_2) g_t^2, \quad

@@ -38,7 +38,7 @@ PLAIN_MOMENTUM: Grid = {"momentum": (0.9, 0.95)}
 
 @dataclass(frozen=True)
 class Entry:
-    """An optimizer that can be compared.
+    """Describe an optimizer that can be compared.
 
     Args:
       name: its key in `REGISTRY`.
@@ -71,7 +71,7 @@ class Entry:
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """Every option that is set if none is given: the class's defaults, with the overrides."""
+        """Return every option that is set if none is given: the class's defaults, with the overrides."""
         return {**class_defaults(self.optimizer), **self.overrides}
 
     def build(self, params: "ParamsT", **options: Any) -> "Optimizer":

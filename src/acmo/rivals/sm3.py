@@ -9,7 +9,7 @@ from acmo.rivals.rival import Group, Rival, State, constructor_options, gradient
 
 
 class SM3(Rival):
-    r"""Square-root of minima of sums of maxima of squared gradients, variant II; covers are the slices of each axis.
+    r"""Implement SM3 (square root of minima of sums of maxima of squares), variant II; covers are slices of each axis.
 
     .. math::
         \nu_t(i) = \min_{r \ni i} \mu_{t-1}(r) + g_t(i)^2, \qquad

@@ -23,7 +23,7 @@ SHARED = ("adam_steps", "rate_average", "switch_step", "sgd_lr")  # θ is one ve
 
 
 class SWATS(Rival):
-    r"""Switching from Adam to SGD.
+    r"""Implement SWATS: switch from Adam to SGD.
 
     Adam's step p of all parameters, projected on the gradient, gives the rate at which SGD would have taken it:
 
@@ -108,13 +108,13 @@ class SWATS(Rival):
 
     @property
     def switch_step(self) -> int | None:
-        """The last step of Adam; None before the switch."""
+        """Return the last step of Adam; None before the switch."""
         step: int | None = self.param_groups[0]["switch_step"]
         return step
 
     @property
     def sgd_lr(self) -> float | None:
-        """Λ, the estimated rate of SGD; None before the switch."""
+        """Return Λ, the estimated rate of SGD; None before the switch."""
         found: float | None = self.param_groups[0]["sgd_lr"]
         return found
 

@@ -14,7 +14,7 @@ from acmo.theory.telescoping import momentum_shares
 
 
 class Bound(NamedTuple):
-    """An upper bound of E‖∇f(θ_o)‖² after T steps, as printed and as repaired."""
+    """Hold an upper bound of E‖∇f(θ_o)‖² after T steps, as printed and as repaired."""
 
     printed: float
     repaired: float
@@ -28,7 +28,7 @@ class Constants(NamedTuple):
 
 
 class TheoremSettings(dict[str, Any]):
-    """Keyword arguments for ACMo, and the step sizes α_t = α_0/√t that go with them."""
+    """Hold keyword arguments for ACMo, and the step sizes α_t = α_0/√t that go with them."""
 
     def alpha(self, t: int) -> float:
         """Return α_t, t = 1, 2, …"""

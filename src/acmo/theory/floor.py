@@ -71,14 +71,14 @@ def floor_bound(gap: float, alpha: Array, beta: float, smoothness: float, noise_
 
 
 class Equilibrium(NamedTuple):
-    """Where ACMo settles for α → 0 in one dimension under two-valued noise, in units of E|ξ|² = 1."""
+    """Hold where ACMo settles for α → 0 in one dimension under two-valued noise, in units of E|ξ|² = 1."""
 
     gradient: float  # ∇f there
     noise_sq: float
 
     @property
     def share(self) -> float:
-        """‖∇f‖²/s², to be compared with β²/(1−β²)."""
+        """Return ‖∇f‖²/s², to be compared with β²/(1−β²)."""
         return self.gradient**2 / self.noise_sq
 
 
@@ -95,7 +95,7 @@ def equilibrium(p: float, beta: float = 0.9) -> Equilibrium:
 
 
 class FloorRow(NamedTuple):
-    """One setting on the egg box: the mean of ‖∇f(θ_t)‖² over steps and seeds, and its bound."""
+    """Hold one setting on the egg box: the mean of ‖∇f(θ_t)‖² over steps and seeds, and its bound."""
 
     batch: int
     step: float  # α L
@@ -108,7 +108,7 @@ class FloorRow(NamedTuple):
 
     @property
     def bound(self) -> float:
-        """The sum of the three."""
+        """Return the sum of the three."""
         return self.rate + self.steps_noise + self.floor
 
 

@@ -98,7 +98,7 @@ def u3_pair(gradient: Array, noise: Array, m_prev: Array, beta: Real) -> Array:
 
 
 class RowPath(NamedTuple):
-    """T unit steps of S seeds: f(θ_{T+1}) − f(θ_1) [S]; ∇f(θ_t) and the noise g_t − ∇f(θ_t) as [T, S, R, n]."""
+    """Hold T unit steps of S seeds: f(θ_{T+1}) − f(θ_1) [S]; ∇f(θ_t) and g_t − ∇f(θ_t) as [T, S, R, n]."""
 
     change: Array
     gradients: Array

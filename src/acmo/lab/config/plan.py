@@ -27,7 +27,7 @@ Values = Annotated[list[Setting], Field(min_length=1)]
 
 
 class Contender(BaseModel):
-    """An optimizer under a name of its own, so that one optimizer can enter several times.
+    """Name an optimizer with its options, so that one optimizer can enter several times.
 
     Args:
       label: its name in tables, figures and folders.
@@ -51,7 +51,7 @@ class Contender(BaseModel):
 
 
 class Plan(RunOptions):
-    """A comparison; what its runs share is as in `RunOptions`.
+    """Describe a comparison; what its runs share is as in `RunOptions`.
 
     Args:
       title: one line about it.
@@ -120,15 +120,15 @@ class Plan(RunOptions):
         return self
 
     def contenders(self) -> list[Contender]:
-        """Everyone who takes part, in order."""
+        """Return all optimizers that take part, in order."""
         return [Contender(label=name, optimizer=name) for name in self.optimizers] + self.contender
 
     def final_seeds(self) -> list[int]:
-        """The seeds of the runs that are reported: none of them was used to select."""
+        """Return the seeds of the runs that are reported: none of them was used to select."""
         return [self.tune_seed + 1 + i for i in range(self.seeds)]
 
     def run_options(self) -> dict[str, Any]:
-        """What every run of the comparison shares."""
+        """Return what all runs of the comparison share."""
         return {key: getattr(self, key) for key in RunOptions.model_fields}
 
     def differs_from(self, stored: Mapping[str, Any]) -> list[str]:

@@ -87,7 +87,7 @@ class RunOptions(BaseModel):
 
 
 class RunConfig(RunOptions):
-    """One run.
+    """Describe one run.
 
     Args:
       task: ``name:size/net`` such as ``cifar10:tiny/resnet20``, or ``path/to/file.py:Class``.
@@ -112,18 +112,18 @@ class RunConfig(RunOptions):
     fingerprint: str | None = None
 
     def identity(self) -> dict[str, Any]:
-        """What the outcome depends on: the data itself, not where it lies nor how it is logged."""
+        """Return what the outcome depends on: the data itself, not where it is nor how it is logged."""
         return self.model_dump(mode="json", exclude=_NOT_IDENTITY)
 
     def run_id(self) -> str:
-        """Twelve hexadecimal digits of the identity: the run's folder; the same run again is the same folder."""
+        """Return twelve hexadecimal digits of the identity: the name of the run's folder."""
         # What is None or missing is the same, so that a field added later leaves the ids as they are.
         known = {key: value for key, value in self.identity().items() if value is not None}
         text = json.dumps(known, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def cadence(self) -> tuple[float, Literal["seconds", "steps"]]:
-        """How often a checkpoint is written."""
+        """Return how often a checkpoint is written."""
         found = _CADENCE.fullmatch(self.checkpoint_every)
         assert found is not None
         seconds = {"s": 1, "m": 60, "h": 3600}
@@ -146,7 +146,7 @@ def sentence(error: ValidationError) -> str:
 
 
 def run_config(**values: Any) -> RunConfig:
-    """A `RunConfig`, or a `LabError` that says what is wrong with the values."""
+    """Return a `RunConfig`, or raise a `LabError` that names the wrong value."""
     try:
         return RunConfig(**values)
     except ValidationError as error:

@@ -23,7 +23,7 @@ _SPAN = re.compile(r"(\d+(?:\.\d+)?)(it)?")
 
 @dataclass(frozen=True)
 class Schedule:
-    """A learning-rate schedule, written as text.
+    """Describe a learning-rate schedule, written as text.
 
     - ``constant``
     - ``steps:50:0.1``: times 0.1 every 50 epochs, as in the paper
@@ -43,7 +43,7 @@ class Schedule:
         self._parts()
 
     def factor(self, step: int, steps: int, steps_per_epoch: float) -> float:
-        """What the learning rate is multiplied with in the step after ``step`` steps, of ``steps`` in all."""
+        """Return the factor of the learning rate in the step after ``step`` steps, of ``steps`` in all."""
         warmup, name, arguments = self._parts()
         first = _iterations(warmup, steps_per_epoch)
         if step < first:

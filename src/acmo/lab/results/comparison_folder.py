@@ -25,7 +25,7 @@ HEAD, SUMMARY, TRIALS = "comparison.json", "summary.json", "trials.jsonl"
 
 @dataclass
 class Comparison:
-    """A comparison: what it is, its runs, and what came out.
+    """Hold a comparison: its plan, its runs, and the outcome.
 
     Args:
       folder: where it is.

@@ -12,7 +12,7 @@ Values = dict[str, Any]  # what a task's evaluation returns: numbers, and some t
 
 @dataclass(frozen=True)
 class Score:
-    """The number by which settings are chosen and optimizers compared.
+    """Name the number by which settings are chosen and optimizers compared.
 
     Args:
       metric: a key of what `Task.evaluate` returns: ``accuracy``, ``bleu``, ``loss``.
@@ -42,7 +42,7 @@ class CurvePoint(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """One run: one task, one optimizer, one setting, one seed, and how it ended.
+    """Hold one run: one task, one optimizer, one setting, one seed, and how it ended.
 
     Args:
       task: as the configuration names it.

@@ -37,7 +37,7 @@ def run(
     progress: Callable[[Progress], None] | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> RunRecord:
-    """Do a run, or resume it from its last checkpoint, or return its record if it has ended.
+    """Run, or resume from the last checkpoint, or return the record of a run that has ended.
 
     Under torchrun every rank calls this; the first one writes. A second process with the same folder waits.
 

@@ -23,7 +23,7 @@ Split = Literal["valid", "test"]
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a task is trained.
+    """Describe how a task is trained.
 
     Args:
       epochs: how long; or
@@ -48,7 +48,7 @@ class Recipe:
             raise LabError("a recipe has epochs or steps, one of the two")
 
     def changed(self, config: Any) -> "Recipe":
-        """The same with what a `RunConfig` sets."""
+        """Return the recipe with what a `RunConfig` sets."""
         values = {f.name: getattr(config, f.name) for f in fields(self) if getattr(config, f.name) is not None}
         if "schedule" in values:
             values["schedule"] = Schedule(values["schedule"])
@@ -62,7 +62,7 @@ class Recipe:
 
 
 class Task(ABC):
-    """Something to train. Making one costs nothing: data is read when `prepare` is called or a first batch asked for.
+    """Describe something to train. Making one costs nothing: data is read by `prepare` or for the first batch.
 
     Args:
       size: one of `sizes`; None: the first.
@@ -97,10 +97,10 @@ class Task(ABC):
         return value
 
     def prepare(self) -> None:  # noqa: B027  a task may have nothing to prepare
-        """Get the data and check it: what can be missing or damaged is said here, not in epoch 3."""
+        """Load the data and check it: missing or damaged files are reported here, not in epoch 3."""
 
     def facts(self) -> dict[str, Any]:
-        """What is worth knowing of the prepared data, such as how much was left out; kept in ``config.json``."""
+        """Return facts about the prepared data, such as how much was left out; kept in ``config.json``."""
         return {}
 
     def data_files(self) -> Sequence[Path]:
@@ -114,32 +114,32 @@ class Task(ABC):
 
     @abstractmethod
     def model(self) -> nn.Module:
-        """A fresh model, its weights drawn from torch's global generator, which the run has seeded."""
+        """Return a new model, its weights drawn from torch's global generator, which the run has seeded."""
 
     @abstractmethod
     def batches(self, epoch: int) -> Sequence[Tensor]:
-        """The global batches of an epoch, as indices of examples, in an order drawn from (seed, epoch)."""
+        """Return the global batches of an epoch, as indices of examples, in an order drawn from (seed, epoch)."""
 
     @abstractmethod
     def collate(self, indices: Tensor, epoch: int) -> Any:
-        """These examples as a batch: tensors, or tuples, lists and dicts of them.
+        """Return these examples as a batch: tensors, or tuples, lists and dicts of them.
 
         Augmentation is drawn for each example from (seed, epoch, index): whatever rank or run has it, it is the same.
         """
 
     @abstractmethod
     def loss(self, model: nn.Module, batch: Any) -> tuple[Tensor, int | Tensor]:
-        """The loss *summed* over the batch, and of how many terms; the loop divides by the global count."""
+        """Return the loss *summed* over the batch and its number of terms; the loop divides by the global count."""
 
     @abstractmethod
     def evaluate(self, model: nn.Module, split: Split) -> dict[str, Any]:
-        """Metrics on held-out data, among them ``loss`` and the score's; the model is in eval mode already."""
+        """Return metrics on held-out data, among them ``loss`` and the score's; the model is in eval mode already."""
 
     def samples(self, model: nn.Module) -> list[dict[str, Any]]:
-        """Something to look at after an evaluation, such as translations; none by default."""
+        """Return samples to look at after an evaluation, such as translations; none by default."""
         return []
 
     def generator(self, *numbers: int) -> torch.Generator:
-        """A generator on the CPU of its own for (seed, numbers)."""
+        """Return a new generator on the CPU for (seed, numbers)."""
         words = np.random.SeedSequence([self.seed, *numbers]).generate_state(2, np.uint32)
         return torch.Generator().manual_seed(int(words[0]) << 31 | int(words[1]) >> 1)

@@ -17,7 +17,7 @@ _VALID, _ORDER = 1, 2  # what a generator is for
 
 
 class Classification(Task):
-    """Examples with a label each, held in memory.
+    """Describe a classification task whose examples are held in memory.
 
     A class of one's own gives `name`, `recipe`, `examples` and `model`; the rest may stay as it is.
     """
@@ -27,14 +27,14 @@ class Classification(Task):
 
     @abstractmethod
     def examples(self, split: Literal["train", "test"]) -> tuple[Tensor, Tensor]:
-        """Inputs (N, ...) and labels (N,) of the training data or of the test data."""
+        """Return inputs (N, ...) and labels (N,) of the training data or of the test data."""
 
     def inputs(self, x: Tensor) -> Tensor:
-        """What the net gets of stored inputs: scaled, normalised."""
+        """Return stored inputs as the net gets them: scaled, normalised."""
         return x
 
     def augment(self, x: Tensor, indices: Tensor, epoch: int) -> Tensor:
-        """Stored inputs, varied for training."""
+        """Return stored inputs, varied for training."""
         return x
 
     def prepare(self) -> None:
@@ -42,7 +42,7 @@ class Classification(Task):
         _ = self._train, self._split
 
     def facts(self) -> dict[str, Any]:
-        """How much training data there is."""
+        """Return the amount of training data."""
         return {"examples": len(self._train[1])}
 
     def fingerprint(self) -> str | None:
@@ -73,24 +73,24 @@ class Classification(Task):
         return (~held_out).nonzero().flatten(), held_out.nonzero().flatten()
 
     def batches(self, epoch: int) -> Sequence[Tensor]:
-        """All training examples once, shuffled; the last batch may be smaller."""
+        """Return all training examples once, shuffled; the last batch may be smaller."""
         train = self._split[0]
         order = train[torch.randperm(len(train), generator=self.generator(_ORDER, epoch))]
         return torch.split(order, self.recipe.batch_size)
 
     def collate(self, indices: Tensor, epoch: int) -> tuple[Tensor, Tensor]:
-        """Inputs, augmented, and labels."""
+        """Return augmented inputs and labels."""
         x, y = self._train
         indices = indices.to(self.device)
         return self.inputs(self.augment(x[indices], indices, epoch)), y[indices]
 
     def loss(self, model: nn.Module, batch: Any) -> tuple[Tensor, int]:
-        """Cross-entropy, summed."""
+        """Return the cross-entropy, summed."""
         x, y = batch
         return cross_entropy(model(x), y, reduction="sum"), len(y)
 
     def evaluate(self, model: nn.Module, split: Split) -> dict[str, Any]:
-        """Mean cross-entropy, and the accuracy in [0, 1]."""
+        """Return the mean cross-entropy, and the accuracy in [0, 1]."""
         if split == "valid":
             x, y = (tensor[self._split[1].to(self.device)] for tensor in self._train)
         else:
