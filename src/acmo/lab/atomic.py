@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, locks on them, and the sentence for a disk that is full."""
+"""Write files completely or not at all, lock them, and explain write errors such as a full disk."""
 
 import errno
 import json
@@ -16,7 +16,7 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def write(path: Path, content: bytes) -> None:
-    """Write a file so that whoever looks finds the old one or the new one, whole, also after a power cut."""
+    """Write a file atomically: a reader finds the complete old or new file, also after a power cut."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     with explained(path):
         try:
@@ -32,18 +32,18 @@ def write(path: Path, content: bytes) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what kills left half written in a folder that nobody else writes into now."""
+    """Remove half-written files of killed processes; no other process may be writing into the folder."""
     for part in folder.glob(".*.part"):
         part.unlink(missing_ok=True)
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write strict JSON, where what is not finite is null, without passwords and home folders."""
+    """Write strict JSON without passwords and home folders; numbers that are not finite become null."""
     write(path, redact(to_json(content, indent=2, ensure_ascii=False) + "\n").encode())
 
 
 def to_json(content: Any, **layout: Any) -> str:
-    """Return strict JSON; values are looked at one by one only where one of them is not finite."""
+    """Return strict JSON; values are converted one by one only if one of them is not finite."""
     try:
         return json.dumps(content, allow_nan=False, **layout)
     except ValueError:
@@ -51,7 +51,7 @@ def to_json(content: Any, **layout: Any) -> str:
 
 
 def strict(value: Any) -> Any:
-    """The same with null where JSON has no word: NaN and the infinities."""
+    """Return the value with None for NaN and the infinities, which JSON lacks."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -62,7 +62,7 @@ def strict(value: Any) -> Any:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make sure that a new name in a folder outlives a power cut, where the system offers that."""
+    """Make a new name in a folder survive a power cut, where the system supports it."""
     if os.name == "posix":
         number = os.open(folder, os.O_RDONLY)
         try:
@@ -73,33 +73,33 @@ def sync_folder(folder: Path) -> None:
 
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Turn what the system says about a write into a sentence."""
+    """Raise a LabError with a full sentence for an OSError of a write."""
     try:
         yield
     except OSError as error:
         if error.errno in _FULL:
             raise LabError(
                 f"no space is left to write {path} ({error.strerror}); everything written before is still there: "
-                "make room and start the same again, it goes on from its last checkpoint"
+                "free some space and give the same command again to resume from the last checkpoint"
             ) from error
         raise LabError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a lock file, made where it is missing; wait for whoever holds it. Dying gives it back."""
+    """Hold a lock file, created if missing; wait for the process that holds it. The end of a process releases it."""
     with explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("a")
     with file:
-        _take(file.fileno())
+        _lock(file.fileno())
         yield
 
 
-def _take(file: int) -> None:
+def _lock(file: int) -> None:
     try:
         import fcntl
-    except ImportError:  # Windows; tries for ten seconds, then says so
+    except ImportError:  # Windows; tries for ten seconds, then raises
         import msvcrt
 
         msvcrt.locking(file, msvcrt.LK_LOCK, 1)  # type: ignore[attr-defined]

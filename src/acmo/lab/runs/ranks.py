@@ -1,4 +1,4 @@
-"""Data-parallel training under torchrun: who am I, and the few things that ranks tell each other.
+"""Data-parallel training under torchrun: the rank of this process, and what ranks exchange.
 
 The model is not wrapped: gradients are summed over the ranks after backward, in one flat tensor.
 """
@@ -16,7 +16,7 @@ from acmo.lab.errors import LabError
 
 
 class Ranks:
-    """Those that train together, and which of them we are; alone if there is no torchrun.
+    """The ranks that train together, and the number of this one; a single rank without torchrun.
 
     Args:
       device: where this rank's tensors are.
@@ -26,23 +26,23 @@ class Ranks:
         self.device = device
         self.rank, self.world = _env("RANK", 0), _env("WORLD_SIZE", 1)
         if self.world > 1 and not dist.is_initialized():
-            # The others wait for as long as rank 0 evaluates.
+            # The other ranks wait while rank 0 evaluates.
             dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timedelta(hours=2))
             atexit.register(_leave)
 
     @property
     def first(self) -> bool:
-        """Whether this is the rank that evaluates and writes."""
+        """Return whether this is the rank that evaluates and writes."""
         return self.rank == 0
 
     def sum(self, numbers: Tensor) -> Tensor:
-        """The sum over the ranks."""
+        """Return the sum over the ranks."""
         if self.world > 1:
             dist.all_reduce(numbers)
         return numbers
 
-    def tell(self, content: bytes | None) -> bytes | None:
-        """What rank 0 has, on every rank."""
+    def broadcast(self, content: bytes | None) -> bytes | None:
+        """Return rank 0's content on every rank."""
         if self.world == 1:
             return content
         size = torch.tensor([-1 if content is None else len(content)], device=self.device)
@@ -58,18 +58,18 @@ class Ranks:
             dist.broadcast(data, 0)
         return data.cpu().numpy().tobytes()
 
-    def agree(self, flag: bool) -> bool:
-        """Rank 0's word."""
-        return flag if self.world == 1 else self.tell(b"yes" if flag else None) is not None
+    def broadcast_flag(self, flag: bool) -> bool:
+        """Return rank 0's flag on every rank."""
+        return flag if self.world == 1 else self.broadcast(b"yes" if flag else None) is not None
 
-    def alike(self, tensors: Sequence[Tensor]) -> None:
-        """Give every rank rank 0's values."""
+    def broadcast_tensors(self, tensors: Sequence[Tensor]) -> None:
+        """Copy rank 0's values to every rank."""
         if self.world > 1:
             for tensor in tensors:
                 dist.broadcast(tensor.detach(), 0)
 
     def gather(self, states: dict[str, Tensor]) -> list[dict[str, Tensor]]:
-        """Every rank's tensors, in the order of the ranks; shapes may differ between ranks in their first dimension."""
+        """Return every rank's tensors, in the order of the ranks; their first dimensions may differ."""
         if self.world == 1:
             return [states]
         everyone: list[dict[str, Tensor]] = [{} for _ in range(self.world)]
@@ -86,7 +86,7 @@ class Ranks:
         return everyone
 
     def sum_gradients(self, params: Sequence[Tensor], count: Tensor) -> Tensor:
-        """Sum gradients, and the count of loss terms, over the ranks; returns the global count.
+        """Sum gradients and the count of loss terms over the ranks; return the global count.
 
         A parameter that no rank has a gradient of keeps none, as on one rank.
         """

@@ -97,7 +97,7 @@ def _begin(config: RunConfig, task: Task, ranks: Ranks) -> Training:
         raise LabError(f"the data of {config.task} is not what it was when the run was planned; give the command again")
     randomness.seed_all(config.seed)
     model = task.model().to(ranks.device)
-    ranks.alike([*model.parameters(), *model.buffers()])
+    ranks.broadcast_tensors([*model.parameters(), *model.buffers()])
     if ranks.rank > 0:
         randomness.seed_all(config.seed + ranks.rank * 2**31)  # dropout must not be the same on every rank
     optimizer = build(config.optimizer, config.settings, model)
@@ -119,7 +119,7 @@ def _go(
         atomic.sweep(folder)
         atomic.sweep(kept)
     found = checkpoints.newest(kept, lines.stat().st_size if lines.exists() else 0) if ranks.first else None
-    found = ranks.tell(found)
+    found = ranks.broadcast(found)
     size = 0
     if found is not None:
         state = checkpoints.load(found)
@@ -171,12 +171,12 @@ class _Saver:
         if self.ranks.world > 1 and not logged:
             return False
         late = self.unit != "steps" and time.monotonic() - self.last >= max(self.every, _SAVING_SHARE * self.cost)
-        return self.ranks.agree(late or self.stop())
+        return self.ranks.broadcast_flag(late or self.stop())
 
     def save_or_stop(self) -> None:
         """Save, and end the run if that was asked for."""
         self.save()
-        if self.ranks.agree(self.stop()):
+        if self.ranks.broadcast_flag(self.stop()):
             raise KeyboardInterrupt
 
     def save(self) -> None:
@@ -251,5 +251,5 @@ def _share(ranks: Ranks, record: RunRecord | None) -> RunRecord | None:
     """Return rank 0's, on every rank."""
     if ranks.world == 1:
         return record
-    told = ranks.tell(None if record is None or not ranks.first else json.dumps(record.to_json()).encode())
-    return None if told is None else RunRecord.from_json(json.loads(told))
+    content = ranks.broadcast(None if record is None or not ranks.first else json.dumps(record.to_json()).encode())
+    return None if content is None else RunRecord.from_json(json.loads(content))

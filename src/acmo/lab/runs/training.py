@@ -198,8 +198,8 @@ class Training:
                 self.at.best_valid = seen
             if not math.isfinite(values["loss"]):
                 reason = f"the validation loss was {values['loss']} at step {self.at.step}"
-        told = self.ranks.tell(reason.encode() if reason is not None else None)
-        return told.decode() if told is not None else None
+        first_reason = self.ranks.broadcast(reason.encode() if reason is not None else None)
+        return first_reason.decode() if first_reason is not None else None
 
     def _write(self, kind: str, values: dict[str, Any]) -> None:
         if self.metrics is not None:
