@@ -7,6 +7,7 @@ import torch
 
 from acmo.lab.config.run_options import RunConfig, run_config
 from acmo.lab.results.metrics_file import read_metrics
+from acmo.lab.results.run_record import CURVES
 from acmo.lab.runs import checkpoints
 from acmo.lab.runs.run_folder import Progress
 from tests.support.paths import SUPPORT
@@ -50,7 +51,7 @@ def outcome(folder: Path) -> tuple[list[dict], dict]:
     state = checkpoints.load(kept[-1].read_bytes())
     position = state["position"]
     position.pop("seconds")
-    for curve in ("curve", "train_curve"):
+    for curve in CURVES:
         position[curve] = [(step, score) for step, _, score in position[curve]]
     state.pop("milliseconds"), state.pop("metrics_size")
     return rows, state
@@ -63,7 +64,7 @@ def assert_same(a: Path, b: Path) -> None:
     results = [json.loads((folder / "result.json").read_text()) for folder in (a, b)]
     for result in results:
         del result["seconds"], result["ms_per_step_optimizer"]
-        for curve in ("curve", "train_curve"):
+        for curve in CURVES:
             result[curve] = [(step, score) for step, _, score in result[curve]]
     assert results[0] == results[1]
 

@@ -60,6 +60,16 @@ RUN: dict[str, Any] = {
     "checkpoint_every": Annotated[
         str | None, typer.Option(help="60s, 5m, 1h, or 200it for iterations. \\[default: 60s]")
     ],
+    "refit_on_all": Annotated[
+        bool | None, typer.Option("--refit-on-all", help="Train final runs on the validation data too.")
+    ],
+    "test_curves": Annotated[
+        bool | None,
+        typer.Option("--test-curves", help="Test final runs at every evaluation; nothing is selected by it."),
+    ],
+    "full_train_loss": Annotated[
+        bool | None, typer.Option("--full-train-loss", help="Compute the loss on all training data at evaluations.")
+    ],
     "tensorboard": Annotated[bool | None, typer.Option("--tensorboard", help="Write TensorBoard's event files too.")],
     "keep_checkpoints": Annotated[
         bool | None, typer.Option("--keep-checkpoints", help="Keep the weights of finished runs.")

@@ -49,6 +49,10 @@ class RunOptions(BaseModel):
       epochs, steps, batch_size, accumulate, schedule, max_grad_norm, evaluate_every: None: as the task's recipe says;
         max_grad_norm 0: no clipping.
       log_every: steps between two lines of training metrics; None: 100 lines a run, but at least one every 50 steps.
+      refit_on_all: train on the validation data too, as the paper did; a comparison does so in its final runs alone.
+        Nothing is evaluated on validation data then.
+      test_curves: evaluate on test data at every evaluation of a final run too: to be looked at, never to select.
+      full_train_loss: compute the loss on all training data at every evaluation.
       tensorboard: write TensorBoard's event files too.
       keep_checkpoints: keep the last of a finished run: its weights.
       checkpoint_every: ``60s``, ``5m``, ``1h``, or ``200it`` for iterations.
@@ -68,6 +72,9 @@ class RunOptions(BaseModel):
     max_grad_norm: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     evaluate_every: Annotated[int, Field(ge=1)] | None = None
     log_every: Annotated[int, Field(ge=1)] | None = None
+    refit_on_all: bool | None = None  # None and not False: runs without it keep their ids
+    test_curves: bool | None = None
+    full_train_loss: bool | None = None
     tensorboard: bool = False
     keep_checkpoints: bool = False
     checkpoint_every: str = "60s"

@@ -66,6 +66,8 @@ def learning(contestants: Sequence[Contestant], metric: str) -> list[Row]:
         plot_of(contestants, "train", "loss", log=True),
         plot_of(contestants, "valid", metric, log=metric == "loss"),
     ]
+    tested = plot_of(contestants, "test_curve", metric, log=False)
+    plots += [{**tested, "title": f"{tested['title']} (nothing is selected by it)"}] if tested["series"] else []
     plots += [plot_of(contestants, "valid", key, log="loss" in key) for key in others]
     return [plot for plot in plots if plot["series"]]
 
@@ -82,7 +84,7 @@ def plot_of(contestants: Sequence[Contestant], kind: str, key: str, *, log: bool
         curve = band(of_kind(c.lines, kind), key, words.scale(key), points)
         if curve is not None:
             series.append({"label": c.label, **curve})
-    where = {"train": "Training", "valid": "Validation"}[kind]
+    where = {"train": "Training", "valid": "Validation", "test_curve": "Test"}[kind]
     title = title or f"{where} {words.name(key)}{' in %' * (words.unit(key) != '')}"
     return {"key": key, "kind": kind, "title": title, "log": log, "series": series}
 

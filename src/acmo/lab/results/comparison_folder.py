@@ -15,7 +15,7 @@ from acmo.lab.errors import LabError
 from acmo.lab.redaction import redact
 from acmo.lab.results.metrics_file import read_metrics
 from acmo.lab.results.run_files import read_config, read_json, read_outcome
-from acmo.lab.results.run_record import REQUIRED, RunRecord, Score
+from acmo.lab.results.run_record import CURVES, REQUIRED, RunRecord, Score
 from acmo.lab.results.summary import flat_rows, summarise
 from acmo.lab.results.tables import read_lines, write_csv, write_lines
 
@@ -85,9 +85,7 @@ def write_summary(folder: Path, plan: Plan, runs: Sequence[RunRecord], scores: M
     summary = summarise(plan, runs, scores)
     rows = [run.to_json() for run in runs]
     write_lines(folder / TRIALS, rows)
-    write_csv(
-        folder / "trials.csv", [{k: v for k, v in row.items() if k not in ("curve", "train_curve")} for row in rows]
-    )
+    write_csv(folder / "trials.csv", [{k: v for k, v in row.items() if k not in CURVES} for row in rows])
     atomic.write_json(folder / SUMMARY, summary)
     write_csv(folder / "summary.csv", flat_rows(summary))
     written: Row = json.loads(redact(atomic.to_json(summary)))

@@ -62,6 +62,7 @@ class RunRecord:
       reason: why it diverged.
       run: its identifier, which is the name of its folder.
       curve: its evaluations on validation data.
+      test_curve: its evaluations on test data on the way, which nothing is selected by; usually there are none.
       train_curve: its smoothed training loss; empty in results of earlier versions.
       folder: relative to the comparison's; None where it is on another machine.
     """
@@ -86,6 +87,7 @@ class RunRecord:
     reason: str | None = None
     run: str = ""
     curve: Sequence[CurvePoint] = ()
+    test_curve: Sequence[CurvePoint] = ()
     train_curve: Sequence[CurvePoint] = ()
     folder: str | None = None
 
@@ -94,7 +96,7 @@ class RunRecord:
         """Return the record that `to_json` made; keys of other versions are left out, missing ones have defaults."""
         if row.keys() - _NAMES:
             row = {name: row[name] for name in FIELDS if name in row}
-        curves = {key: tuple(map(CurvePoint._make, row.get(key) or ())) for key in ("curve", "train_curve")}
+        curves = {key: tuple(map(CurvePoint._make, row.get(key) or ())) for key in CURVES}
         values = {key: row.get(key) or {} for key in ("valid", "best_valid")}
         return cls(**{"optimizer": row["label"], **row, **curves, **values})
 
@@ -119,10 +121,11 @@ class RunRecord:
         return values.get(metric) if self.status == "finished" and values else None
 
 
+CURVES = ("curve", "test_curve", "train_curve")
 FIELDS = tuple(f.name for f in fields(RunRecord))
 _NAMES = frozenset(FIELDS)
 REQUIRED = frozenset({"task", "label", "run", "role", "seed", "settings", "status"})
-OUTCOME = (*FIELDS[FIELDS.index("status") : FIELDS.index("reason") + 1], "curve", "train_curve")
+OUTCOME = (*FIELDS[FIELDS.index("status") : FIELDS.index("reason") + 1], *CURVES)
 
 
 def thin_curve(curve: Sequence[CurvePoint], score: Score) -> list[CurvePoint]:

@@ -23,7 +23,7 @@ from acmo.lab.results.run_files import read_config, require_outcome, write_confi
 from acmo.lab.results.run_record import CurvePoint, RunRecord, Score, thin_curve
 from acmo.lab.runs import checkpoints, provenance, randomness
 from acmo.lab.runs.ranks import Ranks
-from acmo.lab.runs.training import Progress, Training
+from acmo.lab.runs.training import Progress, Training, Watched
 from acmo.lab.tasks import find_task
 from acmo.lab.tasks.base import Task
 
@@ -91,6 +91,8 @@ def _begin(config: RunConfig, task: Task, ranks: Ranks) -> Training:
     task.recipe = task.recipe.changed(config)
     if schedule := required_schedule(config.optimizer):
         task.recipe = replace(task.recipe, schedule=Schedule(schedule))
+    if config.refit_on_all:
+        task.join_validation()
     task.device = ranks.device
     task.prepare()
     if config.fingerprint not in (None, task.fingerprint()):
@@ -101,7 +103,14 @@ def _begin(config: RunConfig, task: Task, ranks: Ranks) -> Training:
     if ranks.rank > 0:
         randomness.seed_all(config.seed + ranks.rank * 2**31)  # dropout must not be the same on every rank
     optimizer = build(config.optimizer, config.settings, model)
-    return Training(task, model, optimizer, ranks, autocast=config.autocast, log_every=config.log_every)
+    watched = Watched(
+        valid=not config.refit_on_all,
+        test=bool(config.test_curves) and config.phase == "final",
+        train=bool(config.full_train_loss),
+    )
+    return Training(
+        task, model, optimizer, ranks, autocast=config.autocast, log_every=config.log_every, watched=watched
+    )
 
 
 def _go(
@@ -208,6 +217,7 @@ def _record(
         "parameters": sum(p.numel() for p in training.model.parameters() if p.requires_grad),
         "reason": reason,
         "curve": thin_curve([CurvePoint(*point) for point in at.curve], training.task.score),
+        "test_curve": thin_curve([CurvePoint(*point) for point in at.test_curve], training.task.score),
         "train_curve": thin_curve([CurvePoint(*point) for point in at.train_curve], Score("loss", "min")),
     }
     return _identified(config, folder, atomic.strict(outcome))

@@ -31,6 +31,15 @@ class Progress(NamedTuple):
     seconds: float
 
 
+@dataclass(frozen=True)
+class Watched:
+    """What an evaluation looks at: validation data, test data (never to select by), all training data."""
+
+    valid: bool = True
+    test: bool = False
+    train: bool = False
+
+
 @dataclass
 class Position:
     """Where a run is: what a checkpoint has to know beside tensors."""
@@ -43,6 +52,7 @@ class Position:
     valid: dict[str, Any] = field(default_factory=dict)
     best_valid: dict[str, Any] = field(default_factory=dict)
     curve: list[tuple[int, float, float | None]] = field(default_factory=list)  # as in `RunRecord`
+    test_curve: list[tuple[int, float, float | None]] = field(default_factory=list)
     train_curve: list[tuple[int, float, float | None]] = field(default_factory=list)
     smooth: tuple[float, float] = (0.0, 0.0)  # sum and weight of the smoothed training loss
 
@@ -57,6 +67,7 @@ class Training:
       ranks: those that train together.
       autocast: ``off``, ``bfloat16`` or ``float16``.
       log_every: steps between two lines; None: 100 lines in all, but at least one every 50 steps.
+      watched: what is evaluated on the way.
     """
 
     def __init__(
@@ -68,8 +79,10 @@ class Training:
         *,
         autocast: str = "off",
         log_every: int | None = None,
+        watched: Watched | None = None,
     ) -> None:
         self.task, self.model, self.optimizer, self.ranks, self.recipe = task, model, optimizer, ranks, task.recipe
+        self.watched = watched or Watched()
         self.metrics: MetricsWriter | None = None  # on the rank that writes
         self.at = Position()
         self._batches: tuple[int, Sequence[Tensor]] = (0, task.batches(0))
@@ -177,29 +190,36 @@ class Training:
     def _totals(self) -> Tensor:
         return torch.stack([self._span, torch.as_tensor(self._count).to(self._span)])
 
-    def evaluate(self, split: Split) -> dict[str, Any]:
-        """The task's metrics; written, and the model left training."""
+    def evaluate(self, split: Split, kind: str | None = None) -> dict[str, Any]:
+        """The task's metrics; written as lines of a kind, the split's own by default, and the model left training."""
         with self.stepper.evaluating(), torch.no_grad(), self.stepper.autocast():
             values = self.task.evaluate(self.model, split)
             samples = self.task.samples(self.model) if split == "valid" else []
-        self._write(split, values)
+            if self.watched.train and split == "valid":
+                values["train_loss"] = self.task.training_loss(self.model)
+        self._write(kind or split, values)
         for sample in samples:
             self._write("sample", dict(sample))
         return values
 
     def _validate(self) -> str | None:
         reason = None
-        if self.ranks.first:
+        if self.ranks.first and self.watched.valid:
             values = self.evaluate("valid")
             score, seen = self.task.score, {**values, "step": self.at.step, "epoch": self.epoch}
             self.at.valid = seen
-            self.at.curve.append((self.at.step, round(self.at.seconds, 6), finite_or_none(values[score.metric])))
+            self.at.curve.append(self._point(values))
             if not self.at.best_valid or score.better(values[score.metric], self.at.best_valid[score.metric]):
                 self.at.best_valid = seen
             if not math.isfinite(values["loss"]):
                 reason = f"the validation loss was {values['loss']} at step {self.at.step}"
+        if self.ranks.first and self.watched.test:
+            self.at.test_curve.append(self._point(self.evaluate("test", "test_curve")))
         first_reason = self.ranks.broadcast(reason.encode() if reason is not None else None)
         return first_reason.decode() if first_reason is not None else None
+
+    def _point(self, values: dict[str, Any]) -> tuple[int, float, float | None]:
+        return self.at.step, round(self.at.seconds, 6), finite_or_none(values[self.task.score.metric])
 
     def _write(self, kind: str, values: dict[str, Any]) -> None:
         if self.metrics is not None:

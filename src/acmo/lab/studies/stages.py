@@ -30,6 +30,7 @@ def tuning_spec(
         "seed": plan.tune_seed,
         "fingerprint": fingerprint,
         **plan.run_options(),
+        "refit_on_all": None,  # what selects must not be trained on
     }
     if plan.test_every_setting:
         run["phase"] = "final"
@@ -87,7 +88,8 @@ def _spec(
 
 def _name(plan: Plan, contender: Contender, task: str, phase: str, depends_on: dict[str, Any]) -> str:
     """A name that people can read, and a hash of what the outcomes depend on: other options are other studies."""
-    run = run_config(**depends_on["run"]).identity()
+    known = run_config(**depends_on["run"]).identity()
+    run = {key: value for key, value in known.items() if value is not None}  # as in a run's id
     text = json.dumps({**depends_on, "run": run, "format": _FORMAT}, sort_keys=True, default=str)
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
     return f"acmo/{task}/{contender.label}/{plan.protocol}/{phase}/{digest}"

@@ -112,6 +112,10 @@ class Task(ABC):
         files = self.data_files()
         return fingerprint_files(files) if files else None
 
+    def join_validation(self) -> None:
+        """Train on the validation data too; only before the first batch."""
+        raise LabError(f"{self.name} cannot train on its validation data: leave refit_on_all out")
+
     @abstractmethod
     def model(self) -> nn.Module:
         """Return a new model, its weights drawn from torch's global generator, which the run has seeded."""
@@ -134,6 +138,14 @@ class Task(ABC):
     @abstractmethod
     def evaluate(self, model: nn.Module, split: Split) -> dict[str, Any]:
         """Return metrics on held-out data, among them ``loss`` and the score's; the model is in eval mode already."""
+
+    def training_loss(self, model: nn.Module) -> float:
+        """Return the mean loss on all batches of the first epoch; the model is in eval mode already."""
+        total, count = torch.zeros((), dtype=torch.float64), 0
+        for indices in self.batches(0):
+            loss, terms = self.loss(model, self.collate(indices, 0))
+            total, count = total + loss.double().cpu(), count + int(terms)
+        return float(total) / count
 
     def samples(self, model: nn.Module) -> list[dict[str, Any]]:
         """Return samples to look at after an evaluation, such as translations; none by default."""

@@ -22,6 +22,7 @@ class Classification(Task):
     A class of one's own gives `name`, `recipe`, `examples` and `model`; the rest may stay as it is.
     """
 
+    refit = False  # whether validation examples are trained on
     valid_share: ClassVar[int] = 10  # one in so many examples of the training data is for validation
     eval_batch: ClassVar[int] = 500
 
@@ -70,7 +71,12 @@ class Classification(Task):
         by_class = shuffled[labels[shuffled].argsort(stable=True)]
         held_out = torch.zeros(len(labels), dtype=torch.bool)
         held_out[by_class[:: self.valid_share]] = True
-        return (~held_out).nonzero().flatten(), held_out.nonzero().flatten()
+        trained = torch.ones_like(held_out) if self.refit else ~held_out
+        return trained.nonzero().flatten(), held_out.nonzero().flatten()
+
+    def join_validation(self) -> None:
+        """Train on all training examples."""
+        self.refit = True
 
     def batches(self, epoch: int) -> Sequence[Tensor]:
         """Return all training examples once, shuffled; the last batch may be smaller."""
