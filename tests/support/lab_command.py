@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-QUICK = ["--optimizers", "sgd,adam", "--try", "all.lr=0.1,0.01", "--seeds", "2", "--epochs", "1"]
+QUICK = ["--optimizers", "sgd,adam", "--try", "all.lr=0.1,0.01", "--seeds", "2", "--epochs", "1", "--no-extend"]
 
 
 @pytest.fixture

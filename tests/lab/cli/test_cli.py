@@ -131,6 +131,7 @@ def test_ctrl_c_prints_a_command_that_resumes(tmp_path):
         "1",
         "--epochs",
         "10",
+        "--no-extend",
         "--workers",
         "2",
     ]

@@ -55,7 +55,7 @@ def test_the_papers_experiments_are_all_there():
                 plan = make_plan(read_toml(find_preset(f"paper/{data}-{protocol}-{net}")))
                 assert plan.tasks == [f"{data}:paper/{net}"]
                 assert plan.protocol == f"{protocol}-wd"
-                assert plan.grid == "full"
+                assert plan.grid == "paper"
                 recipe = find_task(plan.tasks[0]).recipe
                 assert (recipe.epochs, recipe.batch_size, recipe.schedule.text) == (200, 128, "steps:50:0.1")
                 tuned = {

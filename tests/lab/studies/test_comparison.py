@@ -26,6 +26,7 @@ SMALL = {
     "grids": {"all": {"lr": [0.1, 0.01]}},
     "seeds": 2,
     "epochs": 1,
+    "extend": False,
 }
 
 

@@ -193,7 +193,7 @@ def test_two_machines_share_a_comparison_and_print_one_table(url, tmp_path):
         "--epochs",
         "1",
     ]
-    command += ["--workers", "1", "--storage", url]
+    command += ["--no-extend", "--workers", "1", "--storage", url]
     env = {**os.environ, "COLUMNS": "200"}
     machines = []
     for name in ("a", "b"):

@@ -12,6 +12,17 @@ from acmo.lab.errors import LabError
 
 OPTIMIZERS_HELP = "Comma-separated: names, module:Class or file.py:Class. \\[default: the paper's seven]"
 TRY_HELP = "Values to try: adam.lr=0.1,0.01 or all.lr=…, repeatable; adam.betas=[0.9,0.99],[0.9,0.999]."
+GRID_HELP = (
+    "lr: tune the learning rate alone; full: the whole grid; paper: the whole grid, never extended. \\[default: lr]"
+)
+Extend = Annotated[
+    bool | None,
+    typer.Option(
+        "--extend/--no-extend",
+        help="Try the next learning rate out while the best one is at the edge of its grid, up to 4 times. "
+        "\\[default: extend]",
+    ),
+]
 
 
 @o.with_run_options
@@ -33,10 +44,8 @@ def compare(
             help="default-wd, fixed-wd (SGD's best for all) or tuned-wd (each its own). \\[default: default-wd]"
         ),
     ] = None,
-    grid: Annotated[
-        str | None,
-        typer.Option(help="lr: tune the learning rate alone; full: the whole grid of the paper. \\[default: lr]"),
-    ] = None,
+    grid: Annotated[str | None, typer.Option(help=GRID_HELP)] = None,
+    extend: Extend = None,
     try_: Annotated[list[str] | None, typer.Option("--try", help=TRY_HELP)] = None,
     sampler: Annotated[str | None, typer.Option(help="grid, tpe or random. \\[default: grid]")] = None,
     trials: Annotated[int | None, typer.Option(help="Budget of tpe and random, for each optimizer.")] = None,
@@ -79,8 +88,9 @@ def compare(
     if file is not None:
         make_plan({"tasks": ["digits"], **values}, file)  # what is wrong in the file is said with its line
     flags = o.given(
-        optimizers=_names(optimizers), protocol=protocol, grid=grid, sampler=sampler, trials=trials, seeds=seeds,
-        test_every_setting=test_every_setting, tasks=tasks if file is None or tasks != values.get("tasks") else None,
+        optimizers=_names(optimizers), protocol=protocol, grid=grid, extend=extend, sampler=sampler, trials=trials,
+        seeds=seeds, test_every_setting=test_every_setting,
+        tasks=tasks if file is None or tasks != values.get("tasks") else None,
     )  # fmt: skip
     if flags or try_ or run_options.keys() - MAY_CHANGE:  # it is not what the file says of itself any more
         values = {key: value for key, value in values.items() if key not in ("title", "needs")}
@@ -113,9 +123,8 @@ def tune(
     optimizer: Annotated[
         str, typer.Option(help="A name, module:Class or file.py:Class.", autocompletion=o.complete_optimizer)
     ],
-    grid: Annotated[
-        str | None, typer.Option(help="lr: the learning rate alone; full: the whole grid of the paper. \\[default: lr]")
-    ] = None,
+    grid: Annotated[str | None, typer.Option(help=GRID_HELP)] = None,
+    extend: Extend = None,
     try_: Annotated[
         list[str] | None, typer.Option("--try", help="Values to try instead: lr=0.1,0.01; repeatable.")
     ] = None,
@@ -146,7 +155,7 @@ def tune(
         before = text.partition("=")[0]
         label, option, choices = parse_values(text if "." in before else f"{name}.{text}")
         grids.setdefault(label, {})[option] = choices
-    values = {**o.given(grid=grid, sampler=sampler, trials=trials), **run_options}
+    values = {**o.given(grid=grid, extend=extend, sampler=sampler, trials=trials), **run_options}
     protocol = "tuned-wd" if tune_decay else "default-wd"
     plan = make_plan(
         {**values, "tasks": [task], "optimizers": [name], "grids": grids, "protocol": protocol, "seeds": 1}

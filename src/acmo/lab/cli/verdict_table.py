@@ -83,6 +83,13 @@ def _caption(task: Mapping[str, Any], percent: bool, wide: bool) -> str:
         parts.append("vs: paired difference; in brackets: no difference shown (95 % interval over 0, or few seeds).")
     if task["weight_decay"] is not None:
         parts.append(f"Weight decay {task['weight_decay']:g} for all: the best for sgd-momentum.")
+    beyond = [
+        f"{row['title']} by {', '.join(f'{lr:g}' for lr in row['extended'])}"
+        for row in task["rows"]
+        if row.get("extended")
+    ]
+    if beyond:
+        parts.append(f"Learning rates beyond the grid, tried since the best was at its edge: {'; '.join(beyond)}.")
     if any(row["edges"] for row in task["rows"]):
         parts.append("! the best value is on the edge of the grid: a wider one might do better.")
     diverged = sum(row["diverged"]["tune"] + row["diverged"]["final"] for row in task["rows"])

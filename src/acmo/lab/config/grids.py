@@ -31,7 +31,7 @@ def grid_of(plan: Plan, contender: Contender, fixed_decay: float | None = None) 
     entry = REGISTRY.get(contender.optimizer)
     grid: Grid = {}
     if entry is not None:
-        keep = set(entry.grid) if plan.grid == "full" else {"lr"}
+        keep = {"lr"} if plan.grid == "lr" else set(entry.grid)
         keep = keep - {"weight_decay"} | ({"weight_decay"} if plan.protocol != "default-wd" else set())
         grid = {o: [list(v) if isinstance(v, tuple) else v for v in vs] for o, vs in entry.grid.items() if o in keep}
     if "all" in plan.grids:  # of one's own optimizer: whatever is said, without a look

@@ -19,7 +19,7 @@ ALIASES = {"sgd": "sgd-momentum"}
 
 # More seeds or contenders, or another place of the data: still the same comparison. Anything else makes another one.
 MAY_CHANGE = {
-    "title", "needs", "optimizers", "contender", "seeds", "trials", "baselines",
+    "title", "needs", "optimizers", "contender", "seeds", "trials", "baselines", "extend",
     "data", "device", "tensorboard", "keep_checkpoints", "checkpoint_every",
 }  # fmt: skip
 
@@ -60,7 +60,9 @@ class Plan(RunOptions):
       optimizers: names; `contender` adds entries with settings and grids of their own.
       protocol: ``default-wd`` leaves each optimizer's weight decay at its default; ``fixed-wd`` takes for all the one
         that is best for SGD-momentum; ``tuned-wd`` gives each its own best.
-      grid: ``lr`` tunes the learning rate alone (and the weight decay as the protocol says), ``full`` the whole grid.
+      grid: ``lr`` tunes the learning rate alone (and the weight decay as the protocol says), ``full`` the whole grid,
+        ``paper`` the same without any extension.
+      extend: where the best learning rate lies at the edge of its grid, try the next one out, up to four times.
       grids: by label, or ``all``: values to try instead of the registry's.
       sampler: ``grid`` tries every point; ``tpe`` and ``random`` draw ``trials`` of them.
       seeds: runs of the best setting, with the seeds after ``tune_seed``, which alone is used to select it.
@@ -74,7 +76,8 @@ class Plan(RunOptions):
     optimizers: list[str] = Field(list(PAPER))
     contender: list[Contender] = Field([])
     protocol: Literal["default-wd", "fixed-wd", "tuned-wd"] = "default-wd"
-    grid: Literal["lr", "full"] = "lr"
+    grid: Literal["lr", "full", "paper"] = "lr"
+    extend: bool = True
     grids: dict[str, dict[str, Values]] = Field({})
     sampler: Literal["grid", "tpe", "random"] = "grid"
     trials: Annotated[int, Field(ge=1)] | None = None

@@ -129,6 +129,8 @@ def _verdict(task: Row, paper: Any) -> list[Row]:
             )
             bar = {"left": round(left, 1), "width": round(max(right - left, 0.5), 1), "mean": round(middle, 1)}
         flags = list(row["edges"])
+        if row.get("extended"):  # not in summaries of earlier versions
+            flags.append(f"grid extended by lr={words.rates(row['extended'])}")
         among = {"tune": (row["tried"], "settings"), "final": (len(task["seeds"]), "seeds")}
         flags += [f"{n} of {among[role][0]} {among[role][1]} diverged" for role, n in row["diverged"].items() if n]
         if row["settings"] is None:

@@ -133,6 +133,8 @@ def verdict(task: Row) -> list[str]:
         setting = "every setting diverged" if row["settings"] is None else describe(row["settings"])
         if row["edges"]:
             setting += f" (at the edge: {', '.join(edge.partition('=')[0] for edge in row['edges'])})"
+        if row.get("extended"):
+            setting += f" (grid extended by {words.rates(row['extended'])})"
         cells = [_text(row["title"]), words.interval(row["test"], metric)]
         cells += [difference(row["differences"].get(other), metric) for other in others]
         lines.append(_line([*cells, steps, words.figure(cost["state_bytes_per_parameter"], ".1f"), _text(setting)]))

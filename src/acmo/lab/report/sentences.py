@@ -94,6 +94,9 @@ def tuned(task: Row, series: Sequence[Row], budgets: Sequence[Row]) -> str:
             f"One setting drawn from the grid gives on average a {split} {words.name(metric)} of "
             f"{ends[0]} at best{worst}."
         )
+    beyond = [f"{r['title']} by {words.rates(r['extended'])}" for r in task["rows"] if r.get("extended")]
+    if beyond:
+        parts.append(f"Grids were extended, since the best learning rate was at the edge: {'; '.join(beyond)}.")
     runs = [run for c in task["contestants"] for run in c.tuned]
     diverged = sum(run.status == "diverged" for run in runs)
     if runs:

@@ -68,6 +68,11 @@ def listing(words: Sequence[str], limit: int = 8) -> str:
     return " and ".join(part for part in (", ".join(words[:-1]), *words[-1:]) if part)
 
 
+def rates(values: Sequence[float]) -> str:
+    """Learning rates: ``0.2, 0.4``."""
+    return ", ".join(f"{value:g}" for value in values)
+
+
 def counted(found: Mapping[str, Any] | None) -> str:
     """How BLEU was counted, as a sentence; nothing for other scores."""
     if not found:

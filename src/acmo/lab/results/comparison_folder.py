@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from acmo.lab import atomic
+from acmo.lab.config.extension import rates_beyond
 from acmo.lab.config.grids import Grid, tried_values
 from acmo.lab.config.plan import MAY_CHANGE, Plan, labels_of, make_plan, slug
 from acmo.lab.config.run_options import RunOptions
@@ -177,6 +178,8 @@ class _Membership:
         self.first = plan.get("tune_seed", 0)
         self.last = self.first + plan.get("seeds", 0)
         self.grids = grids if grids is not None else self._grids()
+        if plan.get("extend") and plan.get("grid") != "paper":
+            self.grids = {label: _extended(grid) for label, grid in self.grids.items()}
 
     def __call__(self, row: Row) -> bool:
         if not self.plan:
@@ -197,6 +200,10 @@ class _Membership:
             return tried_values(make_plan(self.plan))
         except LabError:
             return {}  # a plan of another version, or by hand
+
+
+def _extended(grid: Grid) -> Grid:
+    return {**grid, "lr": [*grid["lr"], *rates_beyond(grid["lr"])]} if "lr" in grid else grid
 
 
 def _unreadable(path: Path) -> bool:

@@ -4,8 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from typing import Any, Literal
 
-from acmo.lab.config.grids import grid_of, title_of
-from acmo.lab.config.plan import Contender, Plan
+from acmo.lab.config.extension import extends
+from acmo.lab.config.grids import Grid, grid_of, title_of
+from acmo.lab.config.plan import Plan
 from acmo.lab.results import stats
 from acmo.lab.results.losses import summarise_losses
 from acmo.lab.results.run_record import RunRecord, Score
@@ -70,6 +71,8 @@ def _task(plan: Plan, task: str, runs: list[RunRecord], score: Score) -> Row:
         label = contender.label
         tuned = _of(by_label[label], "tune")
         final, pick = finals[label], picked[label]
+        grid = grid_of(plan, contender, None if label == "sgd-momentum" else decay)
+        beyond = _beyond(plan, grid, tuned)
         table.append(
             {
                 "label": label,
@@ -86,7 +89,8 @@ def _task(plan: Plan, task: str, runs: list[RunRecord], score: Score) -> Row:
                 "to_target": stats.time_to_target([r.curve for r in final], target, best)._asdict(),
                 "settings": pick.settings if pick else None,
                 "valid": pick.score_on("valid", metric) if pick else None,
-                "edges": _edges(plan, contender, pick, decay),
+                "edges": stats.edges(pick.settings, _tried_grid(grid, beyond)) if pick else [],
+                "extended": beyond,
                 "tried": len(tuned),
                 "diverged": {"tune": _diverged(tuned), "final": lost[label]},
                 "budget": _budget(tuned, split, known, score),
@@ -145,10 +149,14 @@ def _fixed_decay(plan: Plan, picked: Mapping[str, RunRecord | None]) -> float | 
     return sgd.settings.get("weight_decay", 0.0) if plan.protocol == "fixed-wd" and sgd else None
 
 
-def _edges(plan: Plan, contender: Contender, pick: RunRecord | None, decay: float | None) -> list[str]:
-    if pick is None:
-        return []
-    return stats.edges(pick.settings, grid_of(plan, contender, None if contender.label == "sgd-momentum" else decay))
+def _beyond(plan: Plan, grid: Grid, tuned: Iterable[RunRecord]) -> list[float]:
+    """Return the learning rates by which the grid was extended, from the least."""
+    rates = {run.settings.get("lr") for run in tuned} if extends(plan) and "lr" in grid else set()
+    return sorted(rate for rate in rates if rate is not None and rate not in grid["lr"])
+
+
+def _tried_grid(grid: Grid, beyond: Sequence[float]) -> Grid:
+    return {**grid, "lr": [*grid["lr"], *beyond]} if beyond else grid
 
 
 def _counted(runs: Iterable[RunRecord], split: str) -> Row | None:

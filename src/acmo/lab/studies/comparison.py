@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from acmo.lab import atomic
-from acmo.lab.config.grids import check_names, run_counts, tried_values
+from acmo.lab.config.extension import LIMIT, extends, next_rate
+from acmo.lab.config.grids import check_names, grid_of, run_counts, tried_values
 from acmo.lab.config.plan import Contender, Plan
 from acmo.lab.errors import LabError
 from acmo.lab.redaction import redact_passwords, redact_value
@@ -22,6 +23,7 @@ from acmo.lab.studies.stages import final_spec, tuning_spec, tuning_waves
 from acmo.lab.studies.storage import Store
 from acmo.lab.studies.trials import Spec, Studies
 from acmo.lab.studies.worker_pool import Pool
+from acmo.rivals import REGISTRY
 
 if TYPE_CHECKING:
     from acmo.lab.tasks.base import Task
@@ -71,7 +73,13 @@ class Compare:
             pool = Pool(self.store, self.out, self.size, self.gpus)
             try:
                 for wave in tuning_waves(self.plan):
-                    self._stage(pool, display, f"tuning {_names(wave)}", self._tuning(wave))
+                    self._stage(pool, display, f"tuning {_names([c.label for c in wave])}", self._tuning(wave))
+                    for _ in range(LIMIT):
+                        if not (specs := self._extensions(wave)):
+                            break
+                        labels = list(dict.fromkeys(spec.label for spec in specs))
+                        display.total += sum(map(len, specs))
+                        self._stage(pool, display, f"learning rates beyond the grid: {_names(labels)}", specs)
                 if final:
                     seeds = f"{self.plan.seeds} seed{'s' * (self.plan.seeds > 1)}"
                     self._stage(pool, display, f"{seeds} of the best", self._final())
@@ -127,14 +135,35 @@ class Compare:
     def _tuning(self, wave: list[Contender]) -> list[Spec]:
         specs = []
         for task, score in self.scores.items():
-            decay = None
-            if self.plan.protocol == "fixed-wd" and all(c.label != "sgd-momentum" for c in wave):
-                pick = self._pick("sgd-momentum", task)
-                if pick is None:
-                    raise LabError(f"every setting of sgd-momentum diverged on {task}: there is no weight decay to fix")
-                decay = pick.settings.get("weight_decay", 0.0)
+            decay = self._fixed_decay(wave, task)
             specs += [tuning_spec(self.plan, c, task, score, decay, self._fingerprint(task)) for c in wave]
         return specs
+
+    def _extensions(self, wave: list[Contender]) -> list[Spec]:
+        """Return the studies beyond the grids whose best learning rate lies at the edge of what was tried."""
+        specs = []
+        for task, score in self.scores.items() if extends(self.plan) else ():
+            decay = self._fixed_decay(wave, task)
+            for contender in wave:
+                pick = self._pick(contender.label, task)
+                grid = grid_of(self.plan, contender, decay)
+                if pick is None or "lr" not in grid:
+                    continue
+                tried = {run.settings["lr"] for run in self._tuned(contender.label, task)}
+                lr = next_rate(grid["lr"], tried, pick.settings["lr"])
+                if lr is not None and _takes_rate(contender, {**pick.settings, "lr": lr}):
+                    specs.append(tuning_spec(self.plan, contender, task, score, decay, self._fingerprint(task), lr))
+        return specs
+
+    def _fixed_decay(self, wave: list[Contender], task: str) -> float | None:
+        """Return the weight decay that a wave takes over from SGD-momentum; None if it takes over none."""
+        if self.plan.protocol != "fixed-wd" or any(c.label == "sgd-momentum" for c in wave):
+            return None
+        pick = self._pick("sgd-momentum", task)
+        if pick is None:
+            raise LabError(f"every setting of sgd-momentum diverged on {task}: there is no weight decay to fix")
+        decay: float = pick.settings.get("weight_decay", 0.0)
+        return decay
 
     def _final(self) -> list[Spec]:
         specs = []
@@ -150,8 +179,10 @@ class Compare:
         return self.data[task]["fingerprint"]  # type: ignore[no-any-return]
 
     def _pick(self, label: str, task: str) -> RunRecord | None:
-        tuned = [r for r in self.records if (r.label, r.task, r.role) == (label, task, "tune")]
-        return choose(tuned, self.scores[task])
+        return choose(self._tuned(label, task), self.scores[task])
+
+    def _tuned(self, label: str, task: str) -> list[RunRecord]:
+        return [r for r in self.records if (r.label, r.task, r.role) == (label, task, "tune")]
 
     def _result(self) -> Comparison:
         """Write the summary, and return everything as `results.load` would find it."""
@@ -213,6 +244,20 @@ def pool_size(device: str, workers: int | None) -> tuple[int, int]:
     return workers or cores or 1, 0
 
 
-def _names(contenders: list[Contender]) -> str:
-    labels = [c.label for c in contenders]
+def _takes_rate(contender: Contender, settings: dict[str, Any]) -> bool:
+    """Return whether an optimizer can be made with a learning rate that its user did not name."""
+    if contender.optimizer in REGISTRY:
+        return True
+    import torch
+
+    from acmo.lab.config.optimizers import build
+
+    try:
+        build(contender.optimizer, settings, torch.nn.Linear(2, 2))
+    except LabError:
+        return False
+    return True
+
+
+def _names(labels: list[str]) -> str:
     return ", ".join(labels) if len(labels) <= 3 else f"{len(labels)} optimizers"

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from acmo.lab.config.extension import LIMIT, extends
 from acmo.lab.config.grids import check_names, run_counts
 from acmo.lab.config.plan import Plan
 from acmo.lab.config.run_options import run_config
@@ -38,6 +39,11 @@ def describe_plan(
     for task, (count, unit) in zip(plan.tasks, lengths, strict=True):
         console.print(
             f"{task}: {runs} runs of {count} {unit}, {runs * count:,} {unit} in all.", highlight=False, markup=False
+        )
+    if extends(plan):
+        console.print(
+            f"Where a best learning rate is at the edge of its grid, up to {LIMIT} more are tried (--no-extend: none).",
+            highlight=False,
         )
     size, gpus = pool_size(plan.device, workers)
     kind = f"on {gpus} GPU{'s' * (gpus > 1)}" if gpus else "with one thread each"

@@ -20,9 +20,15 @@ def tuning_spec(
     score: Score,
     decay: float | None = None,
     fingerprint: str | None = None,
+    lr: float | None = None,
 ) -> Spec:
-    """The study that tunes a contender on a task, whose data has this fingerprint."""
+    """The study that tunes a contender on a task, whose data has this fingerprint.
+
+    With ``lr``, the one that extends its grid by this learning rate.
+    """
     grid = grid_of(plan, contender, decay)
+    if lr is not None:
+        grid["lr"] = [lr]
     run = {
         "task": task,
         "optimizer": contender.optimizer,
