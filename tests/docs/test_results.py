@@ -21,6 +21,15 @@ PUBLISHED = sorted(path.parent for path in RESULTS.rglob("comparison.json"))
 NUMBER = re.compile(r"[+−]?\d+\.\d+")
 
 
+def _known_to(published, value):
+    """Return the value without the keys of later versions."""
+    if isinstance(published, dict) and isinstance(value, dict):
+        return {key: _known_to(published[key], v) for key, v in value.items() if key in published}
+    if isinstance(published, list) and isinstance(value, list) and len(published) == len(value):
+        return [_known_to(p, v) for p, v in zip(published, value, strict=True)]
+    return value
+
+
 def test_results_are_published():
     assert PUBLISHED
 
@@ -28,7 +37,8 @@ def test_results_are_published():
 @pytest.mark.parametrize("folder", PUBLISHED, ids=lambda path: path.name)
 class TestPublished:
     def test_the_summary_is_what_the_runs_give(self, folder):
-        assert json.loads(json.dumps(recomputed(folder))) == json.loads((folder / "summary.json").read_text())
+        published = json.loads((folder / "summary.json").read_text())
+        assert _known_to(published, json.loads(json.dumps(recomputed(folder)))) == published
 
     def test_the_page_is_what_the_summary_gives(self, folder):
         assert page(folder, sorted(folder.glob("*.svg"))) == (folder / "README.md").read_text(encoding="utf-8")
