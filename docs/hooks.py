@@ -15,6 +15,7 @@ LANGUAGES = {".py": "python", ".toml": "toml", ".c": "c", ".h": "c"}
 FENCE = "~~~~~~"
 BLOCK = re.compile(r"(^```.*?^```$|^~~~~~~.*?^~~~~~~$)", re.MULTILINE | re.DOTALL)
 EMPTY_HEADER = re.compile(r"<th( [^>]*)?></th>")
+NORM_BAR = re.compile(r"<mo>(&#x02016;|&#x0007C;)</mo>")
 NO_LINK = re.compile(r"\]\((?=[^)\"]*\s[^)\"]*\))")
 CODE_OR_MATH = re.compile(r"(`+)(?:.(?!\1))*.\1|\$(?![\s$])((?:[^$\n`\\]|\\.)+)(?<!\s)\$(?!\d)")
 
@@ -73,9 +74,9 @@ def on_page_content(html: str, **_: Any) -> str:
     """Correct the page's HTML in two places.
 
     An empty header of a table becomes a plain cell: a screen reader would announce a header without a name.
-    Bars of a norm keep their height, also where a superscript is attached to one of them alone.
+    Bars of a norm keep their height and distance, also where a superscript is attached to one of them alone.
     """
-    html = html.replace("<mo>&#x02016;</mo>", '<mo stretchy="false">&#x02016;</mo>')
+    html = NORM_BAR.sub(r'<mo stretchy="false" lspace="0" rspace="0">\1</mo>', html)
     return EMPTY_HEADER.sub(r"<td\1></td>", html)
 
 
