@@ -10,7 +10,7 @@ from acmo.optimizer import ACMo
 
 
 class AuthorsACMo(ACMo):
-    r"""The authors' released code: β = 1 and a factor s on the moment.
+    r"""Implement the authors' released code: β = 1 and a factor s on the moment.
 
     .. math::
         m_t = s \left(g_t + \frac{\|g_t\|}{\|m_{t-1}\| + \epsilon} m_{t-1}\right), \qquad

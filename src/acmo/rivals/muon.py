@@ -13,7 +13,7 @@ from acmo.scopes import is_spectral
 
 
 class MuonAdamW(Rival):
-    r"""Muon with AdamW beside it: `torch.optim.Muon` for hidden matrices, `torch.optim.AdamW` for everything else.
+    r"""Step hidden matrices with `torch.optim.Muon` and everything else with `torch.optim.AdamW`.
 
     Which is which is decided as in `acmo.SpectralACMo`: Muon takes parameters with at least two dimensions whose sides
     are longer than 8, seen as (rows, everything else), but no embeddings and no heads. `acmo.param_groups` with

@@ -13,7 +13,7 @@ from acmo.scopes import ROW_SCOPES, count_entries, reduced_dims, resolve_kind
 
 
 class UnitMomentum(Rival):
-    r"""Momentum as in SGD, with the unit steps of `RowACMo` or `SpectralACMo`.
+    r"""Implement momentum as in SGD, with the unit steps of `RowACMo` or `SpectralACMo`.
 
     .. math::
         m_t = g_t + \beta m_{t-1}, \qquad \theta_t = (1 - \alpha \lambda) \theta_{t-1} - \alpha u_t
