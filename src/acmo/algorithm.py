@@ -101,7 +101,7 @@ def step(parts: Sequence[Part], groups: Sequence[GroupOptions], options: StepOpt
             x.theta = torch.where(decays, x.group.theta_factor * x.theta, x.theta)
             # 8  θ = θ − α u; `ACMo.step` applies the projection Π, after every backend alike
             u = (factor * x.m.to(factor.dtype)).to(x.m.dtype)
-            u = orthogonalise(u, options.ns_steps) if x.part.scope == "spectral" else u
+            u = orthogonalise(u, options.ns_steps, options.ns_dtype) if x.part.scope == "spectral" else u
             x.theta = torch.where(moves, x.theta - x.group.lr * u, x.theta)
             x.m = x.m if scope.dims is None else torch.where(moves, x.m, old)
             store(x, scope.t, moves)
@@ -119,9 +119,10 @@ def step(parts: Sequence[Part], groups: Sequence[GroupOptions], options: StepOpt
     return record._replace(late=options.sum_over_shards is not None)
 
 
-def orthogonalise(u: Tensor, steps: int) -> Tensor:
+def orthogonalise(u: Tensor, steps: int, dtype: torch.dtype | None) -> Tensor:
     """Return √max(rows, columns) · O for u = √n m / ‖m‖, where O is m with singular values near 1, as in Muon."""
-    x = u.to(torch.float32 if u.device.type == "mps" else torch.float64).flatten(1) / math.sqrt(u.numel())
+    dtype = dtype or (torch.float32 if u.device.type == "mps" else torch.float64)
+    x = u.to(dtype).flatten(1) / math.sqrt(u.numel())
     for _ in range(steps):  # Newton–Schulz: σ becomes 3.4445 σ − 4.7750 σ³ + 2.0315 σ⁵
         gram = x @ x.T
         x = 3.4445 * x - 4.7750 * gram @ x + 2.0315 * gram @ gram @ x

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from acmo import sharding
+from acmo.newton_schulz import limit_entries
 from acmo.scopes import resolve_kind
 from acmo.state_tensors import complete_state
 from acmo.step_data import Part, Shards, view_as_real
@@ -71,6 +72,7 @@ def split_into_parts(k: int, group: dict[str, Any], lists: GroupLists, *, by_row
     kinds: dict[Any, list[int]] = {}
     for j, (p, m) in enumerate(zip(params, moments, strict=True)):
         kinds.setdefault((p.device, p.dtype, m.dtype, shards[j], all_shards[j], scopes[j]), []).append(j)
+    batches = [own for kind, positions in kinds.items() for own in split_matrices(kind, positions, params)]
     return [
         Part(
             group=k,
@@ -86,8 +88,30 @@ def split_into_parts(k: int, group: dict[str, Any], lists: GroupLists, *, by_row
             scope=scopes[positions[0]],
             moment_scales=[sharding.local(lists.scales[j]) for j in positions if lists.scales[j] is not None],
         )
-        for positions in kinds.values()
+        for positions in batches
     ]
+
+
+def split_matrices(kind: tuple[Any, ...], positions: list[int], params: Sequence[Tensor]) -> list[list[int]]:
+    """Cut the positions of spectral matrices so that a part is small: its temporaries are, and caches hold it.
+
+    Matrices of one shape stay together. Other kinds are not cut, nor are matrices that are cut over ranks: one message
+    has them all.
+    """
+    device, *_, shards, _, scope = kind
+    if scope != "spectral" or shards:
+        return [positions]
+    most = limit_entries(device)
+    first = {shape: j for j, shape in reversed([(j, params[j].shape) for j in positions])}
+    batches: list[list[int]] = []
+    size = most
+    for j in sorted(positions, key=lambda j: (first[params[j].shape], j)):
+        size += params[j].numel()
+        if size > most:
+            batches.append([])
+            size = params[j].numel()
+        batches[-1].append(j)
+    return batches
 
 
 def check_shapes(params: Sequence[Tensor], grads: Sequence[Tensor], moments: Sequence[Tensor]) -> None:

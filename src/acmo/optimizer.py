@@ -47,6 +47,7 @@ class ACMo(StatefulOptimizer):
       unit_step: ``"rms"`` (or True): step by u = √n · m/‖m‖ over each scope, whatever the length of the gradient; n
         counts its entries. ``"spectral"``: the same, but matrices are orthogonalised (see `acmo.SpectralACMo`).
       ns_steps: the iterations that orthogonalise.
+      ns_dtype: dtype of the products that orthogonalise; None: float32 on CPUs, bfloat16 on GPUs.
       psi: Ψ of Algorithm 1: ``"identity"``, ``"sqrt"`` as in Theorem 4.1, or a callable of tensors (β̂, β̂_prev, t).
       max_grad_norm: clip the gradient to this norm, over all parameters, in the same pass.
       projection: a callable that maps a parameter's value into the feasible set (see `acmo.projections`).
@@ -88,6 +89,7 @@ class ACMo(StatefulOptimizer):
         norm_scope: str = "global",
         unit_step: bool | str = False,
         ns_steps: int = DEFAULT_STEPS,
+        ns_dtype: torch.dtype | None = None,
         psi: str | Psi = "identity",
         max_grad_norm: float | None = None,
         projection: Projection | None = None,
@@ -109,6 +111,7 @@ class ACMo(StatefulOptimizer):
             "norm_scope": norm_scope,
             "unit_step": "rms" if unit_step is True else unit_step,
             "ns_steps": ns_steps,
+            "ns_dtype": ns_dtype,
             "spectral": None,  # a group's own: whether its matrices are orthogonalised; None: by their shapes
             "lr_scale": 1.0,  # a group's own factor on lr, which schedulers leave alone
             "psi": psi,  # in a state dict None, if it is a callable
@@ -247,6 +250,7 @@ class ACMo(StatefulOptimizer):
             psi=wide["psi"],
             unit_step=bool(wide["unit_step"]),
             ns_steps=wide["ns_steps"],
+            ns_dtype=wide["ns_dtype"],
             max_grad_norm=wide["max_grad_norm"],
             nonfinite=wide["nonfinite"],
             grad_scale=None if scale is None else scale.reshape(()),

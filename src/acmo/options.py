@@ -19,7 +19,9 @@ NONFINITE_POLICIES = ("skip", "raise", "propagate")
 FLAGS = ("decoupled_weight_decay", "stochastic_rounding", "maximize", "differentiable")
 OPTIONAL_FLAGS = ("foreach", "fused")  # None: the fastest backend there is
 # What cannot differ between the groups of one optimizer.
-OPTIMIZER_WIDE = ("unit_step", "ns_steps", "psi", "max_grad_norm", "nonfinite", "foreach", "fused", "differentiable")
+OPTIMIZER_WIDE = (
+    *("unit_step", "ns_steps", "ns_dtype", "psi", "max_grad_norm", "nonfinite", "foreach", "fused", "differentiable"),
+)
 read_edited = itemgetter(
     "norm_scope", "spectral", *OPTIMIZER_WIDE
 )  # what a step must check again when a user has edited it
@@ -76,7 +78,12 @@ def check_spectral(group: dict[str, Any]) -> None:
     if not isinstance(steps, int) or isinstance(steps, bool):
         raise TypeError(f"ns_steps must be a whole number, got {steps!r}")
     check_at_least("ns_steps", steps, 1)
+    check_real_dtype("ns_dtype", group["ns_dtype"])
+    if group["ns_dtype"] == torch.float16:  # its range is too short for the squares of small entries
+        raise ValueError("ns_dtype must be torch.bfloat16, torch.float32 or torch.float64, got torch.float16")
     if group["unit_step"] != "spectral":
+        if group["ns_dtype"] is not None:
+            raise ValueError(f"ns_dtype={group['ns_dtype']} needs unit_step='spectral', got {group['unit_step']!r}")
         if steps != DEFAULT_STEPS:
             raise ValueError(f"ns_steps={steps} needs unit_step='spectral', got unit_step={group['unit_step']!r}")
     elif scope in ("global", "group"):

@@ -51,7 +51,8 @@ class StatefulOptimizer(Optimizer):
         for group in state["param_groups"]:
             group["projection"] = None  # not without the key: torch's flattened state dicts ask for every one
             group["psi"] = None if callable(group["psi"]) else group["psi"]
-            group["momentum_dtype"] = name_dtype(group["momentum_dtype"])
+            for key in ("momentum_dtype", "ns_dtype"):
+                group[key] = name_dtype(group[key])
         return state
 
     def telemetry(self) -> dict[str, Any]:

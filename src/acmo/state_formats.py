@@ -73,9 +73,10 @@ def convert_group(theirs: dict[str, Any], mine: dict[str, Any]) -> dict[str, Any
         group.setdefault("unit_step", False)
     if callable(mine["psi"]) or group.get("psi") is None:
         group.pop("psi", None)  # a callable is not saved: the live one stays
-    name = group.get("momentum_dtype")
-    if isinstance(name, str):
-        group["momentum_dtype"] = getattr(torch, name, name)
+    for key in ("momentum_dtype", "ns_dtype"):
+        name = group.get(key)
+        if isinstance(name, str):
+            group[key] = getattr(torch, name, name)
     dtypes = (group.get("momentum_dtype"), mine["momentum_dtype"])
     if dtypes.count(torch.int8) == 1:
         group["momentum_dtype"] = mine["momentum_dtype"]

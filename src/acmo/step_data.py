@@ -57,6 +57,7 @@ class StepOptions(NamedTuple):
     psi: str | Psi
     unit_step: bool
     ns_steps: int  # iterations of Newton–Schulz, where a part is spectral
+    ns_dtype: torch.dtype | None  # of its products; None: as the device has it
     max_grad_norm: float | None
     nonfinite: str
     grad_scale: Tensor | None  # a GradScaler's, 0-dim; likewise found_inf

@@ -238,7 +238,7 @@ def test_spectral_bench_reports_muon_state_and_operations(monkeypatch, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("a tiny net: 1 spectral matrices; forward and backward of the matrices for 16 tokens")
     rows = {cells[1]: cells[2:-1] for cells in ([c.strip() for c in line.split("|")] for line in lines[4:-2])}
-    names = ["SpectralACMo", "SpectralACMo, int8 moments", "RowACMo"]
+    names = ["SpectralACMo", "SpectralACMo, bfloat16 products", "SpectralACMo, int8 moments", "RowACMo"]
     assert list(rows) == (["Muon + AdamW fused"] if hasattr(torch.optim, "Muon") else []) + names
     assert all(float(row[0]) >= 0 for row in rows.values())
     assert 4 <= float(rows["SpectralACMo"][-1]) < 4.1  # on top: counters of 3 tensors

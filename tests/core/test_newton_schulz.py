@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from acmo import newton_schulz
-from acmo.newton_schulz import choose_dtype, iterate, orthogonalise
+from acmo.newton_schulz import choose_dtype, iterate, multiply_symmetric, orthogonalise
 from tests.support import spectral_oracle
 
 SHAPES = [(9, 9), (40, 9), (9, 40), (33, 17), (17, 33), (12, 400), (400, 12), (64, 64)]
@@ -41,7 +41,7 @@ def test_matrices_are_orthogonalised_as_each_by_itself():
 def test_batches_are_cut_where_they_would_take_memory(monkeypatch: pytest.MonkeyPatch):
     matrices = [unit(torch.randn(10, 12)) for _ in range(5)]
     whole, sizes = orthogonalise(matrices), []
-    monkeypatch.setattr(newton_schulz, "BATCH_ENTRIES", 240)
+    monkeypatch.setattr(newton_schulz, "CPU_ENTRIES", 240)
     monkeypatch.setattr(newton_schulz, "iterate", lambda x, steps: sizes.append(len(x)) or iterate(x, steps))
     for one, other in zip(orthogonalise(matrices), whole, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
@@ -92,9 +92,36 @@ def test_the_direction_is_that_of_torchs_muon(shape: tuple[int, int]):
     assert float((p.detach() + theirs).norm() / theirs.norm()) < 0.04
 
 
-def test_products_are_in_float32_on_small_matrices_and_in_float64_where_asked():
-    assert choose_dtype(torch.empty(0), (255, 4096)) == torch.float32
-    assert choose_dtype(torch.empty(0, dtype=torch.float64), (4096, 4096)) == torch.float64
-    assert choose_dtype(torch.empty(0, device="meta"), (16, 16)) == torch.bfloat16  # as on a GPU
-    large = torch.bfloat16 if newton_schulz.CPU_HAS_BFLOAT16 else torch.float32
-    assert choose_dtype(torch.empty(0), (256, 16, 4, 4)) == large
+def test_products_are_in_float32_on_cpus_and_bfloat16_on_gpus():
+    assert choose_dtype(torch.empty(4096, 4096, device="meta")) == torch.bfloat16  # as on a GPU
+    assert choose_dtype(torch.empty(4, 4)) == torch.float32
+    assert choose_dtype(torch.empty(4, 4, dtype=torch.float64)) == torch.float64
+    assert choose_dtype(torch.empty(4, 4), torch.bfloat16) == torch.bfloat16
+
+
+def test_matrices_are_divided_by_their_norms_before_rounding():
+    matrices = [torch.randn(10, 12) * 10.0**k for k in (-30, 0, 30)]
+    norms = torch.stack([x.double().norm() for x in matrices])
+    for dtype in (torch.float32, torch.bfloat16):
+        expected = orthogonalise([unit(x.double()).float().to(dtype) for x in matrices])
+        for one, other in zip(orthogonalise(matrices, 5, norms, dtype), expected, strict=True):
+            assert one.dtype == dtype
+            torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("shape", [(256, 256), (258, 300), (257, 300), (300, 258), (256, 600), (600, 256)], ids=str)
+def test_large_float32_matrices_are_the_polynomial_too(shape: tuple[int, int]):
+    x = [unit(torch.randn(shape)) for _ in range(2)]
+    for found, given in zip(orthogonalise(x), x, strict=True):
+        expected = spectral_oracle.orthogonalise(given.double().numpy())
+        np.testing.assert_allclose(found.numpy(), expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("side", [255, 256, 257, 258])
+def test_symmetric_products_are_exactly_symmetric_by_blocks(side: int):
+    x = torch.randn(3, side, 40)
+    found = multiply_symmetric(x, x.mT)
+    torch.testing.assert_close(found, x @ x.mT, rtol=1e-5, atol=1e-4)
+    if side >= newton_schulz.BLOCK_SIDE and side % 2 == 0:
+        half = side // 2
+        assert torch.equal(found[:, :half, half:], found[:, half:, :half].mT)

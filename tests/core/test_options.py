@@ -24,8 +24,8 @@ def test_the_signature_is_the_one_that_is_documented():
     p = inspect.signature(acmo.ACMo).parameters
     expected = {
         "lr": 0.3, "momentum": 0.9, "delta": 1e-8, "weight_decay": 0.0, "decoupled_weight_decay": False,
-        "norm_scope": "global", "unit_step": False, "ns_steps": 5, "psi": "identity", "max_grad_norm": None,
-        "projection": None, "process_group": None,
+        "norm_scope": "global", "unit_step": False, "ns_steps": 5, "ns_dtype": None, "psi": "identity",
+        "max_grad_norm": None, "projection": None, "process_group": None,
         "momentum_dtype": None, "stochastic_rounding": False, "nonfinite": "skip", "maximize": False,
         "foreach": None, "fused": None, "differentiable": False,
     }  # fmt: skip

@@ -137,7 +137,7 @@ def step_part(
     # 7, 8  θ = (1 − αλ) θ − α u
     directions, cosines = moments, None  # u is a multiple of the direction
     if part.scope == "spectral":
-        directions = find_directions(part, moments, N, options.ns_steps)
+        directions = find_directions(part, moments, N, options)
         lengths = G if sums is None else join(norms_of(part, grads))  # of this rank's entries
         cosines = measure_cosines(directions, sum_products(directions, grads), lengths)
     coefficient = find_coefficient(part, group, options, rows, N, rests if options.unit_step else stays)

@@ -143,7 +143,7 @@ def step_matrices(part: Part, group: GroupOptions, options: StepOptions, factor:
     )
     norms = result.new_moment_sq.sqrt()
     moved, skipped = result.took_part > 0, result.skipped > 0
-    directions = find_directions(part, moments, torch.where(moved, norms, 1.0), options.ns_steps)
+    directions = find_directions(part, moments, torch.where(moved, norms, 1.0), options)
     inners = numbers.s * sum_products(directions, grads)
     if group.coupled_decay:
         inners += group.coupled_decay * sum_products(directions, part.params)

@@ -8,28 +8,25 @@ from torch import Tensor
 
 from acmo.matrix_exchange import orthogonalise_shards
 from acmo.newton_schulz import choose_dtype, orthogonalise
-from acmo.step_data import Part
+from acmo.step_data import Part, StepOptions
 
 
-def find_directions(part: Part, moments: Sequence[Tensor], norms: Tensor, steps: int) -> list[Tensor]:
+def find_directions(part: Part, moments: Sequence[Tensor], norms: Tensor, options: StepOptions) -> list[Tensor]:
     """Return O of each moment on this rank, in the moment's dtype and shape.
 
     Args:
       part: its tensors are spectral.
       moments: m_t, in the precision of the arithmetic; local where they are sharded.
       norms: ‖m_t‖ of each, over all ranks; 0 where m_t = 0.
-      steps: iterations of Newton–Schulz.
+      options: have the iterations of Newton–Schulz, and the dtype of their products.
     """
-    divisors = torch.where(norms == 0, 1.0, norms).to(moments[0].dtype).unbind()
-    dtypes = [choose_dtype(m, owner.shape) for m, owner in zip(moments, part.owners, strict=True)]
-    units = [
-        m / n if m.dtype == dtype else m.to(dtype).div_(n)  # bfloat16 has the range of float32
-        for m, n, dtype in zip(moments, divisors, dtypes, strict=True)
-    ]
+    divisors = torch.where(norms == 0, 1.0, norms).to(moments[0].dtype)
+    dtype = choose_dtype(moments[0], options.ns_dtype)
     if part.shards:
-        found = orthogonalise_shards(part.owners, units, part.shards, steps)
+        units = [(m / n).to(dtype) for m, n in zip(moments, divisors.unbind(), strict=True)]
+        found = orthogonalise_shards(part.owners, units, part.shards, options.ns_steps)
     else:
-        found = orthogonalise([x.flatten(1) for x in units], steps)
+        found = orthogonalise([m.flatten(1) for m in moments], options.ns_steps, divisors, dtype)
     return [o.reshape(m.shape).to(m.dtype) for o, m in zip(found, moments, strict=True)]
 
 

@@ -18,7 +18,8 @@ from acmo.row_acmo import RowACMo
 from acmo.scopes import is_spectral
 from acmo.spectral_acmo import SpectralACMo
 
-MUON, SPECTRAL, INT8, ROWS = "Muon + AdamW fused", "SpectralACMo", "SpectralACMo, int8 moments", "RowACMo"
+MUON, SPECTRAL, ROWS = "Muon + AdamW fused", "SpectralACMo", "RowACMo"
+BFLOAT16, INT8 = "SpectralACMo, bfloat16 products", "SpectralACMo, int8 moments"
 LAYERS = "forward and backward of the matrices"
 
 
@@ -64,6 +65,7 @@ def measure_spectral(which: ParameterSet, tokens: int, rounds: int) -> SpectralR
     if hasattr(torch.optim, "Muon"):  # since torch 2.9
         made[MUON] = muon_and_adamw(which.params(gradients))
     made[SPECTRAL] = of(SpectralACMo(which.params(gradients), lr=LR))
+    made[BFLOAT16] = of(SpectralACMo(which.params(gradients), lr=LR, ns_dtype=torch.bfloat16))
     made[INT8] = of(SpectralACMo(which.params(gradients), lr=LR, momentum_dtype=torch.int8))
     made[ROWS] = of(RowACMo(which.params(gradients), lr=LR))
     weights = [torch.randn(shape[0], prod(shape[1:]), requires_grad=True) for shape in shapes]

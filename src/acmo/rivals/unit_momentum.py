@@ -103,6 +103,6 @@ def unit_direction(m: Tensor, kind: str, dims: tuple[int, ...]) -> Tensor:
 def orthogonal_direction(m: Tensor, steps: int) -> Tensor:
     """Return √max(rows, columns) · NS(m), m seen as a matrix (rows, everything else)."""
     norm = torch.linalg.vector_norm(m)
-    unit = (m / torch.where(norm == 0, 1.0, norm)).flatten(1).to(choose_dtype(m, m.shape))
+    unit = (m / torch.where(norm == 0, 1.0, norm)).flatten(1).to(choose_dtype(m))
     length = sqrt(max(m.shape[0], prod(m.shape[1:])))
     return orthogonalise([unit], steps)[0].reshape(m.shape).to(m.dtype) * length

@@ -31,26 +31,19 @@ def step_part(
     with on_device(part.params[0].device):
         run = row_steps.prepare_part(part, group, options, factor, should_step, cache)
         row_steps.launch_sums(run)
-        units = allocate_units(part)
+        units = allocate_units(part, choose_dtype(part.params[0], options.ns_dtype))
         row_steps.launch_updates(run, write_addresses(run.tables.units, units), units[0].dtype)
-        dtypes = [choose_dtype(p, owner.shape) for p, owner in zip(part.params, part.owners, strict=True)]
-        matrices = [u.view(len(u), -1).to(dtype) for u, dtype in zip(units, dtypes, strict=True)]
+        directions = [o.contiguous() for o in orthogonalise(units, options.ns_steps)]
         del units
-        found = orthogonalise(matrices, options.ns_steps)
-        del matrices
-        dtype = found[0].dtype if len(set(dtypes)) == 1 else torch.float32
-        directions = [o.to(dtype).contiguous() for o in found]
         move_along(run, directions)
         row_steps.launch_finish(run, count=False)
     increment_version([*part.params, *part.moments, *part.moment_scales])
     return report(part, group, RowNorms(*run.tables.found.clone().unbind()), directions, factor)
 
 
-def allocate_units(part: Part) -> list[Tensor]:
+def allocate_units(part: Part, dtype: torch.dtype) -> list[Tensor]:
     """Return memory for the matrices to orthogonalise, in the dtype of their products; zeros where a step may end."""
     shapes = [(p.shape[0], prod(p.shape[1:])) for p in part.params]
-    dtypes = {choose_dtype(p, owner.shape) for p, owner in zip(part.params, part.owners, strict=True)}
-    dtype = dtypes.pop() if len(dtypes) == 1 else torch.float32
     sizes = [-(-rows * columns // ALIGNMENT) * ALIGNMENT for rows, columns in shapes]
     room = torch.split(torch.zeros(sum(sizes), dtype=dtype, device=part.params[0].device), sizes)
     return [own[: prod(shape)].view(shape) for own, shape in zip(room, shapes, strict=True)]
