@@ -163,10 +163,5 @@ ACMO_SKIPS = (
     ),
     Skip("test_weight_decay_of_a_group*", "columns*", "a column with a zero gradient has no coupled decay"),
     Skip("test_strided_parameters*", "*unit steps*", "a unit step does not shrink, so rounding grows near the minimum"),
-    Skip(
-        "test_foreach_holds_one_list*",
-        "spectral*",
-        "batches of matrices have temporaries of their own",
-    ),
     *([Skip("*", "*-fused", "the C kernel was not built: no fused backend")] if KERNEL_IS_MISSING else []),
 )

@@ -56,12 +56,15 @@ class LeastSquares:
 
 
 class TinyNet(nn.Module):
-    """Two layers, a 0-dim parameter with a gradient, a 0-dim one that never gets any, and one without elements."""
+    """Two layers, a 0-dim parameter with a gradient, a 0-dim one that never gets any, and one without elements.
+
+    Both sides of the first matrix are long enough for a spectral step.
+    """
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(1)
-        self.first, self.second = nn.Linear(2, 3), nn.Linear(3, 1)
+        self.first, self.second = nn.Linear(9, 10), nn.Linear(10, 1)
         self.scale, self.unused, self.empty = (nn.Parameter(torch.zeros(s)) for s in ((), (), (0, 3)))
         for p in self.parameters():
             p.data = torch.randn(p.shape, generator=generator, dtype=torch.float64).to(dtype)
@@ -73,7 +76,7 @@ class TinyNet(nn.Module):
 
 def seven_steps(net: TinyNet, optimizer: Optimizer) -> Iterator[int]:
     """Train by seven steps, one without any gradient (2), two with a frozen layer (3, 4); yields after each."""
-    x = torch.tensor([[0.1, 0.2], [0.3, 0.4], [0.5, 0.6]], dtype=net.scale.dtype)
+    x = torch.arange(27, dtype=torch.float64).div(27).view(3, 9).to(net.scale.dtype)
     for step in range(7):
         optimizer.zero_grad()
         net.second.requires_grad_(step not in (3, 4))

@@ -143,6 +143,10 @@ ENTRIES = [
             *OF_TORCH,
             Skip("test_*_survives_an_inf_*", "*-fused", "torch's SGD goes on with a buffer that was never written"),
             Skip("test_every_parameter_that_was_stepped_has_state", "*", "torch's SGD has none without momentum"),
+            *[
+                Skip("test_fused_matches_the_loop", pattern, "torch's fused SGD is off in half precision: 90 entries")
+                for pattern in ("*momentum*-fused", "dampening*-fused", "nesterov*-fused")
+            ],
         ),
     ),
     Entry(
