@@ -36,7 +36,11 @@ def complete_preset(incomplete: str) -> list[str]:
 # What every run takes: fields of `acmo.lab.config.run_options.RunOptions` that have a flag.
 RUN: dict[str, Any] = {
     "data": Annotated[
-        Path | None, typer.Option(help="Folder of the data; without it, the task downloads or has its own.")
+        Path | None,
+        typer.Option(
+            help="Root of the data of all tasks (ROOT/cifar-10-batches-bin, ROOT/multi30k, …), or a task's own folder. "
+            "\\[default: ACMO_DATA, or downloads]"
+        ),
     ],
     "device": Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1 or mps. \\[default: auto]")],
     "autocast": Annotated[str | None, typer.Option(help="off, bfloat16 or float16. \\[default: off]")],

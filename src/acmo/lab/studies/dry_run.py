@@ -11,6 +11,7 @@ from acmo.lab.config.extension import LIMIT, extends
 from acmo.lab.config.grids import check_names, run_counts
 from acmo.lab.config.plan import Plan
 from acmo.lab.config.run_options import run_config
+from acmo.lab.errors import LabError
 from acmo.lab.studies.comparison import pool_size
 from acmo.lab.studies.storage import Store
 
@@ -53,8 +54,25 @@ def describe_plan(
         highlight=False,
         markup=False,
     )
+    for name in plan.tasks:
+        console.print(_data(name, plan), highlight=False, markup=False, soft_wrap=True)
     if plan.needs:
         console.print(f"Needs: {plan.needs}", highlight=False, markup=False)
+
+
+def _data(name: str, plan: Plan) -> str:
+    """Return where the data of a task is, or raise a `LabError` if it is not where it should be; downloads nothing."""
+    from acmo.lab.tasks import find_task
+
+    task = find_task(name, plan.data, plan.tune_seed)
+    if not task.data_folder:
+        return f"{name}: needs no data."
+    if task.data is None:
+        return f"{name}: its data is downloaded once; --data ROOT reads ROOT/{task.data_folder} instead."
+    missing = [path.name for path in task.data_files() if not path.is_file()]
+    if missing:
+        raise LabError(f"{task.data} lacks {', '.join(missing)} of {name}")
+    return f"{name}: its data is in {task.data}."
 
 
 def _length(plan: Plan, name: str) -> tuple[int, str]:

@@ -1,5 +1,6 @@
 """The tasks, by name. Nothing of a task is imported before it is asked for."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -28,7 +29,8 @@ TASKS: Mapping[str, str] = MappingProxyType(
 def find_task(spec: str, data: Path | None = None, seed: int = 0) -> "Task":
     """The task that ``spec`` names: ``name``, ``name:size``, ``name:size/net``, ``name/net`` or ``file.py:Class``.
 
-    Reads no data yet. A class in a file may be followed by its own ``:size/net``.
+    Reads no data yet. ``data`` is the root of all tasks' data, ``$ACMO_DATA`` by default, or the task's own folder.
+    A class in a file may be followed by its own ``:size/net``.
     """
     rest, slash, net = ("", "", "") if is_file(spec) else spec.partition("/")
     if is_file(spec):
@@ -42,8 +44,14 @@ def find_task(spec: str, data: Path | None = None, seed: int = 0) -> "Task":
         if (colon and not size) or (slash and not net):
             raise LabError(f"the task {spec!r} is not of the form name:size/net")
         cls = load_object(TASKS[name])
-    task: Task = cls(size=size or None, net=net or None, data=data, seed=seed)
+    task: Task = cls(size=size or None, net=net or None, data=_place(cls.data_folder, data), seed=seed)
     return task
+
+
+def _place(name: str, data: Path | None) -> Path | None:
+    """Return the folder called ``name`` below a root, which is ``data`` or ``$ACMO_DATA``; else ``data`` itself."""
+    root = data or (Path(os.environ["ACMO_DATA"]) if os.environ.get("ACMO_DATA") else None)
+    return root / name if root is not None and name and (root / name).is_dir() else data
 
 
 def _check_class(spec: str, cls: object) -> None:

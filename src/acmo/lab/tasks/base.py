@@ -76,6 +76,7 @@ class Task(ABC):
     recipe: Recipe
     sizes: ClassVar[Sequence[str]] = ()
     nets: ClassVar[Sequence[str]] = ()
+    data_folder: ClassVar[str] = ""  # its name below a root that holds the data of all tasks; empty: it reads none
 
     def __init__(
         self, size: str | None = None, net: str | None = None, data: Path | None = None, seed: int = 0

@@ -27,7 +27,6 @@ class Cifar(Images):
     official = MappingProxyType({"train": 50_000, "test": 10_000})
     url: ClassVar[str]
     md5: ClassVar[str]
-    folder: ClassVar[str]  # the archive's
     label_bytes: ClassVar[int]
 
     @abstractmethod
@@ -46,14 +45,14 @@ class Cifar(Images):
     def where(self) -> Path:
         """The folder with the binary files; downloads them if none was given."""
         if self.data is None:
-            return unpacked(self.url, self.md5, rf"{self.folder}/[^/]+")
-        for folder in (self.data, self.data / self.folder):
+            return unpacked(self.url, self.md5, rf"{self.data_folder}/[^/]+")
+        for folder in (self.data, self.data / self.data_folder):
             if folder.is_dir() and all(path.is_file() for path in self.files(folder, "test")):
                 return folder
         inside = [self.data, *self.data.glob("cifar-*")]
         pickled = any((f / "data_batch_1").exists() or (f / "train").is_file() for f in inside)
         hint = "; what is there looks like the pickled version, which is not read" if pickled else ""
-        raise LabError(f"{self.data} has no {self.folder} with the binary version of {self.name}{hint}")
+        raise LabError(f"{self.data} has no {self.data_folder} with the binary version of {self.name}{hint}")
 
     def examples(self, split: Literal["train", "test"]) -> tuple[Tensor, Tensor]:
         """Images (N, 3, 32, 32) of bytes, and labels."""
@@ -87,7 +86,7 @@ class Cifar10(Cifar):
     classes = 10
     url = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
     md5 = "c32a1d4ab5d03f1284b67883e8d87530"
-    folder = "cifar-10-batches-bin"
+    data_folder = "cifar-10-batches-bin"
     label_bytes = 1
 
     def files(self, folder: Path, split: Literal["train", "test"]) -> list[Path]:
@@ -105,7 +104,7 @@ class Cifar100(Cifar):
     std = (0.2673, 0.2564, 0.2762)
     url = "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz"
     md5 = "03b5dce01913d631647c71ecec9e9cb8"
-    folder = "cifar-100-binary"
+    data_folder = "cifar-100-binary"
     label_bytes = 2
 
     def files(self, folder: Path, split: Literal["train", "test"]) -> list[Path]:

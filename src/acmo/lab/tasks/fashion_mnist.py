@@ -23,6 +23,7 @@ class FashionMNIST(Images):
     """Fashion-MNIST: 60,000 grey images of 10 kinds of clothes, 10,000 for the test; 28x28, padded to 32x32."""
 
     name = "fashion-mnist"
+    data_folder = "fashion-mnist"
     classes = 10
     presets = MappingProxyType({"tiny": TINY, "small": SMALL})
     sizes = tuple(presets)

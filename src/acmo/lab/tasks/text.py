@@ -80,6 +80,7 @@ class Text(Task):
     """
 
     name = "text"
+    data_folder = "tinyshakespeare"
     score = Score("bits_per_byte", "min")
     sizes = ("char", "bpe")
     nets = tuple(_NETS)

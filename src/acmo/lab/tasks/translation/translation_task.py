@@ -168,6 +168,7 @@ class WMT14(Translation):
     """WMT'14, 4.5 M pairs: Europarl, Common Crawl, News Commentary; newstest2013 to choose by, newstest2014 to test."""
 
     name = "wmt14-ende"
+    data_folder = "wmt14"
     presets = MappingProxyType(
         {
             "small": Size(
@@ -196,6 +197,7 @@ class Multi30k(Translation):
     """Multi30k, 29,000 captions of pictures; val to choose by, test_2016_flickr to test."""
 
     name = "multi30k-ende"
+    data_folder = "multi30k"
     presets = MappingProxyType(
         {
             "tiny": Size(
