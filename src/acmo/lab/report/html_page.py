@@ -12,6 +12,7 @@ from acmo.lab.redaction import redact
 from acmo.lab.report import angles, curves, samples, sentences, speed, tuning, words
 from acmo.lab.report.evidence import Evidence, Row
 from acmo.lab.report.paper import original
+from acmo.lab.report.training_losses import tabulate_losses
 from acmo.lab.results.run_record import RunRecord
 
 HERE = Path(__file__).parent
@@ -92,6 +93,7 @@ def _task(number: int, task: Row, plan: Row, plots: list[Row]) -> Row:
         "verdict": sentences.verdict(task),
         "curves_sentence": sentences.curves(task, learned),
         "curves": [add("curve", plot) for plot in learned],
+        "losses": tabulate_losses(task),
         "tuning_sentence": sentences.tuned(task, rates, budgets),
         "tuning": [],
         "speed_sentence": sentences.target(task, reached),

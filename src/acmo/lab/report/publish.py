@@ -18,6 +18,7 @@ from acmo.lab.errors import LabError
 from acmo.lab.report import words
 from acmo.lab.report.evidence import Row, gather
 from acmo.lab.report.paper_figures import draw, draw_rates
+from acmo.lab.report.training_losses import tabulate_losses
 from acmo.lab.results.comparison_folder import Comparison, load, write_head
 from acmo.lab.results.run_files import read_json
 from acmo.lab.results.summary import flat_rows, summarise
@@ -155,30 +156,12 @@ def verdict(task: Row) -> list[str]:
 
 
 def losses(task: Row) -> list[str]:
-    """Return the training losses as a table, least at the end first; nothing where none was recorded."""
-    rows = [row for row in task["rows"] if row.get("losses")]
-    if not rows:
+    """Return the training losses as a table in Markdown; nothing where none was recorded."""
+    table = tabulate_losses(task)
+    if table is None:
         return []
-    others = list(dict.fromkeys(other for row in rows for other in row["losses"]["train_differences"]))
-    titles = {row["label"]: row["title"] for row in rows}
-    heads = ["optimizer", *(f"training loss after {share} %" for share in rows[0]["losses"]["train"])]
-    heads += [*(f"at the end, against {_text(titles[o])}" for o in others), "steps to target"]
-    lines = ["", _line(heads), _line(["---"] + ["---:"] * (len(heads) - 1))]
-    for row in sorted(
-        rows, key=lambda r: (r["losses"]["train"]["100"]["mean"] is None, r["losses"]["train"]["100"]["mean"])
-    ):
-        found = row["losses"]
-        cells = [_text(row["title"]), *(words.interval(found["train"][share], "loss") for share in found["train"])]
-        cells += [difference(found["train_differences"].get(other), "loss") for other in others]
-        steps, reached = found["to_target"]["steps"], found["to_target"]
-        missed = f"{reached['reached']} of {reached['n']} runs"
-        lines.append(_line([*cells, words.figure(steps, ",.0f") if steps is not None else missed]))
-    target = words.score(rows[0]["losses"]["target"], "loss")
-    return [
-        *lines,
-        "",
-        f"Training loss, smoothed: an average whose weights halve in 2 % of the steps. The target is {target}.",
-    ]
+    lines = [_line(map(_text, cells)) for cells in (table.heads, *table.cells)]
+    return ["", lines[0], _line(["---"] + ["---:"] * (len(table.heads) - 1)), *lines[1:], "", table.note]
 
 
 def difference(found: Row | None, metric: str) -> str:
