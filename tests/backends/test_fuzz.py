@@ -30,3 +30,16 @@ def test_failing_case_shrinks_to_its_cause():
     assert least.steps == ((None, ("huge",)),)
     assert not least.options
     assert "replay(" in str(least)
+
+
+def test_nan_of_another_column_does_not_move_a_resting_one():
+    fuzz.replay(
+        {
+            "seed": 4707,
+            "optimizer": "ACMo",
+            "options": {"nonfinite": "propagate", "norm_scope": "column", "momentum_dtype": "int8"},
+            "dtype": "float32",
+            "params": (((40, 3), "contiguous"),),
+            "steps": ((None, ("inf",)), (None, ("zero",))),
+        }
+    )

@@ -147,6 +147,9 @@ def step_part(
     if should_step is not None:
         decays = should_step.expand_as(finite) if decays is None else decays & should_step
     ones = torch.ones_like(G, dtype=wide)
+    if propagate and part.moment_scales:  # bytes share a scale per row: a NaN in m may be of another column
+        resting = rows.spread(rests if options.unit_step else stays)
+        directions = [d.masked_fill(rest, 0.0) for d, rest in zip(directions, resting, strict=True)]
     thetas = decay(part, group, rows, ones, decays)
     torch._foreach_addcmul_(thetas, directions, rows.spread(coefficient.to(wide)))
     if part.params[0].dtype != wide:
