@@ -33,14 +33,14 @@ def truncates_bfloat16() -> bool:
 
 @contextmanager
 def rounding_bfloat16() -> Iterator[None]:
-    """Let the interpreter round float32 to bfloat16 as a GPU does: to nearest, ties to even."""
+    """Let the interpreter round to bfloat16 as a GPU does: to nearest, ties to even; of float64 it copies integers."""
     import triton.language as tl
     from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
     original = InterpreterBuilder.cast_impl
 
     def cast(self: Any, source: Any, target: Any) -> Any:
-        if source.dtype.scalar == tl.float32 and target.scalar == tl.bfloat16:
+        if source.dtype.scalar in (tl.float32, tl.float64) and target.scalar == tl.bfloat16:
             numbers = torch.from_numpy(source.data.reshape(-1).copy()).to(torch.bfloat16)
             return TensorHandle(numbers.view(torch.uint16).numpy().reshape(source.data.shape), tl.bfloat16)
         return original(self, source, target)
