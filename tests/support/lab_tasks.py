@@ -1,6 +1,7 @@
 """Tasks for tests: small, quick, and such that they leave traces of what was asked of them."""
 
 import os
+import time
 from pathlib import Path
 from typing import Any, Literal
 
@@ -67,3 +68,14 @@ class Late(Steady):
     def evaluate(self, model: nn.Module, split: Split) -> dict[str, Any]:
         self.seen += 1
         return {**super().evaluate(model, split), **({"loss": float("inf")} if self.seen > 1 else {})}
+
+
+class Slow(Steady):
+    """It takes a second or two, so that a kill finds it at work."""
+
+    name = "slow"
+    recipe = Recipe(epochs=3, batch_size=20)
+
+    def loss(self, model: nn.Module, batch: Any) -> tuple[Tensor, int]:
+        time.sleep(0.03)
+        return super().loss(model, batch)

@@ -1,4 +1,9 @@
-"""The one error that is meant for users."""
+"""The one error that is meant for users, and what is shown of errors in their own code."""
+
+import sys
+import sysconfig
+import traceback
+from pathlib import Path
 
 
 class LabError(Exception):
@@ -8,3 +13,21 @@ class LabError(Exception):
 def missing_extra(module: str, extra: str = "lab") -> LabError:
     """What to say where a package of an extra is not installed."""
     return LabError(f'{module} is not installed; get it with: pip install "acmo[{extra}]"')
+
+
+def own_traceback(error: BaseException) -> str | None:
+    """Return the part of a traceback that lies in the user's own files; None if no part does."""
+    known = [Path(__file__).parents[1], Path(sysconfig.get_path("stdlib"))]
+    frames = [(frame, Path(frame.filename)) for frame in traceback.extract_tb(error.__traceback__)]
+    own = [
+        frame
+        for frame, path in frames
+        if not any(path.is_relative_to(folder) for folder in known)
+        and not {"site-packages", "dist-packages"} & set(path.parts)
+        and path.is_file()
+        and path != Path(sys.argv[0])
+    ]
+    if not own:
+        return None
+    said = ["Traceback, without acmo's own part:\n", *traceback.format_list(own)]
+    return "".join([*said, *traceback.format_exception_only(type(error), error)]).rstrip()

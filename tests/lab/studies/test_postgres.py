@@ -2,11 +2,8 @@
 
 import json
 import os
-import pwd
 import re
-import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,71 +18,14 @@ pytest.importorskip("psycopg", reason='no driver: pip install "acmo[postgres]"')
 from acmo.lab.studies.storage import Store
 from acmo.lab.studies.trials import Studies
 from tests.support.lab_studies import LRS, record, spec
-
-PASSWORD = "s3cr3t@of/the:server"
-ENCODED = "s3cr3t%40of%2Fthe%3Aserver"
-USER = "acmo"
-
-
-def _binaries() -> Path | None:
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda p: int(p.parts[4]))
-    if found:
-        return found[-1].parent
-    initdb = shutil.which("initdb")
-    return Path(initdb).resolve().parent if initdb else None
-
-
-def _unprivileged() -> dict:
-    """Whom the server runs as: it refuses to be root."""
-    if os.getuid() != 0:
-        return {}
-    for name in ("postgres", "nobody"):
-        try:
-            who = pwd.getpwnam(name)
-        except KeyError:
-            continue
-        return {"user": who.pw_uid, "group": who.pw_gid, "extra_groups": []}
-    pytest.skip("PostgreSQL refuses to run as root, and there is no user postgres or nobody")
+from tests.support.postgres import ENCODED, PASSWORD, serving
 
 
 @pytest.fixture(scope="module")
 def url():
     """A server of our own on a free port."""
-    binaries = _binaries()
-    if binaries is None:
-        pytest.skip("no PostgreSQL server here; get one with: apt-get install -y postgresql")
-    who = _unprivileged()
-    # Not pytest's folder: only root can go through that one.
-    folder = Path(
-        subprocess.run(
-            ["mktemp", "-d", "/tmp/acmo-pg-XXXXXX"], check=True, capture_output=True, text=True
-        ).stdout.strip()
-    )
-    if who:
-        os.chown(folder, who["user"], who["group"])
-    passwords = folder / "password"
-    passwords.write_text(PASSWORD)
-    passwords.chmod(0o644)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-
-    def run(*command: str) -> None:
-        env = {"PATH": os.environ["PATH"], "LC_ALL": "C"}
-        done = subprocess.run(
-            command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **who
-        )
-        assert done.returncode == 0, done.stdout
-
-    data = str(folder / "data")
-    run(str(binaries / "initdb"), "-D", data, "-U", USER, "--auth=scram-sha-256", f"--pwfile={passwords}", "--no-sync")
-    options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder} -c fsync=off"
-    run(str(binaries / "pg_ctl"), "-D", data, "-l", str(folder / "log"), "-w", "-t", "60", "-o", options, "start")
-    try:
-        yield f"postgresql://{USER}:{ENCODED}@127.0.0.1:{port}/postgres"
-    finally:
-        run(str(binaries / "pg_ctl"), "-D", data, "-m", "immediate", "stop")
-        shutil.rmtree(folder, ignore_errors=True)
+    with serving() as server:
+        yield server.url
 
 
 WORKER = """
@@ -156,7 +96,7 @@ def test_growing_studies_find_their_results_on_another_machine(url):
         first.finish(claim, record(claim, 0.5))
     with Studies(Store(url), [spec([{"seed": 1}, {"seed": 2}], name="seeds", phase="final")]) as second:
         second.enqueue()
-        assert second.counts() == {"all": 2, "done": 1, "running": 0, "waiting": 1}
+        assert second.counts() == {"all": 2, "done": 1, "running": 0, "waiting": 1, "failed": 0}
         assert second.records(second.specs[0]) == [record(claim, 0.5)]
 
 

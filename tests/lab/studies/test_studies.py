@@ -29,7 +29,7 @@ def test_enqueuing_again_adds_nothing(tmp_path):
     claim = first.claim()
     first.finish(claim, record(claim))
     again = studies(tmp_path)
-    assert again.counts() == {"all": 6, "done": 1, "running": 1, "waiting": 4}
+    assert again.counts() == {"all": 6, "done": 1, "running": 1, "waiting": 4, "failed": 0}
     assert len(finish_all(again)) == 4
     assert claim is not None
 
@@ -87,7 +87,7 @@ def test_the_trial_of_a_worker_that_was_killed_is_tried_again(tmp_path):
     assert claim.point == {"lr": 0.1}
     assert claim.trial.number == 1
     assert found.finish(claim, record(claim))
-    assert found.counts() == {"all": 1, "done": 1, "running": 0, "waiting": 0}
+    assert found.counts() == {"all": 1, "done": 1, "running": 0, "waiting": 0, "failed": 0}
 
 
 @pytest.mark.slow

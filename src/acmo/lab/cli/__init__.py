@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import warnings
 from typing import Any, NoReturn
 
 from acmo.lab.errors import LabError, missing_extra
@@ -11,8 +12,10 @@ from acmo.lab.errors import LabError, missing_extra
 def main() -> None:
     """Run the command line."""
     signal.signal(signal.SIGTERM, _interrupt)  # a batch system's way of Ctrl-C
+    warnings.formatwarning = _one_sentence
     try:
         try:
+            _check_words(sys.argv)
             from acmo.lab.cli.app import app
 
             app()
@@ -31,6 +34,25 @@ def main() -> None:
         if os.environ.get("ACMO_DEBUG"):
             raise
         _fail(f"{type(error).__name__}: {error} (this is a bug of acmo; ACMO_DEBUG=1 shows where)", 1)
+
+
+def _check_words(words: list[str]) -> None:
+    """Refuse what no JSON file and no database could hold: bytes that are not UTF-8."""
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise LabError(f"{word!a} is not valid UTF-8") from None
+
+
+_warning_of_python = warnings.formatwarning
+
+
+def _one_sentence(message: Any, category: type[Warning], *where: Any, **more: Any) -> str:
+    """Return a warning of ours without the line of the source that gave it."""
+    if category.__module__.startswith("acmo."):
+        return f"acmo: {message}\n"
+    return _warning_of_python(message, category, *where, **more)
 
 
 def _fail(sentence: str, code: int) -> NoReturn:

@@ -58,6 +58,7 @@ def compare(
     ] = None,
     out: o.Out = None,
     storage: o.Storage = None,
+    storage_timeout: o.StorageTimeout = "10m",
     workers: o.Workers = None,
     quiet: o.Quiet = False,
     dry_run: o.DryRun = False,
@@ -80,6 +81,7 @@ def compare(
     """
     from acmo.lab.config.plan import ALIASES, MAY_CHANGE, make_plan, parse_values, slug
     from acmo.lab.config.preset_files import find_preset, presets, read_toml
+    from acmo.lab.studies.storage import Store, sqlite_in
 
     if preset is None and tasks is not None and len(tasks) == 1 and slug(tasks[0]) in presets():
         preset = slug(tasks[0])  # the one that ships for this task
@@ -114,7 +116,8 @@ def compare(
         grids[label] = {**grids.get(label, {}), option: choices}
     plan = make_plan(values)
     folder = out or o.default_out(*([preset.removesuffix(".toml").replace("/", "-")] if preset else plan.tasks))
-    _execute(plan, folder, storage, workers, quiet=quiet, dry_run=dry_run)
+    store = Store(storage or sqlite_in(folder), timeout=o.seconds(storage_timeout))
+    _execute(plan, folder, store, workers, quiet=quiet, dry_run=dry_run)
 
 
 @o.with_run_options
@@ -133,6 +136,7 @@ def tune(
     tune_decay: Annotated[bool, typer.Option("--tune-decay", help="Tune the weight decay too.")] = False,
     out: o.Out = None,
     storage: o.Storage = None,
+    storage_timeout: o.StorageTimeout = "10m",
     workers: o.Workers = None,
     quiet: o.Quiet = False,
     dry_run: o.DryRun = False,
@@ -148,6 +152,7 @@ def tune(
       acmo tune cifar10:tiny --optimizer adam --sampler tpe --trials 20 --data DIR
     """
     from acmo.lab.config.plan import ALIASES, make_plan, parse_values
+    from acmo.lab.studies.storage import Store, sqlite_in
 
     name = ALIASES.get(optimizer, optimizer)
     grids: dict[str, Any] = {}
@@ -161,19 +166,18 @@ def tune(
         {**values, "tasks": [task], "optimizers": [name], "grids": grids, "protocol": protocol, "seeds": 1}
     )
     folder = out or o.default_out(f"tune-{task}-{name}")
-    _execute(plan, folder, storage, workers, quiet=quiet, dry_run=dry_run, final=False)
+    store = Store(storage or sqlite_in(folder), timeout=o.seconds(storage_timeout))
+    _execute(plan, folder, store, workers, quiet=quiet, dry_run=dry_run, final=False)
 
 
 def _execute(
-    plan: Any, folder: Path, storage: str | None, workers: int | None, *, quiet: bool, dry_run: bool, final: bool = True
+    plan: Any, folder: Path, store: Any, workers: int | None, *, quiet: bool, dry_run: bool, final: bool = True
 ) -> None:
     from rich.console import Console
 
     from acmo.lab.studies.comparison import Compare
-    from acmo.lab.studies.storage import Store, sqlite_in
 
     console = Console()
-    store = Store(storage or sqlite_in(folder))
     store.check()
     if dry_run:
         from acmo.lab.studies.dry_run import describe_plan
@@ -196,6 +200,12 @@ def _execute(
 
         page(found, console)
     console.print(f"Results: {folder}", highlight=False, markup=False, soft_wrap=True)
+    if comparison.failed:
+        last, n = comparison.failed[-1], len(comparison.failed)
+        raise LabError(
+            f"{n} run{'s' * (n > 1)} failed and {'are' if n > 1 else 'is'} missing in the results, the last one: "
+            f"{last.label} on {last.task}: {last.error}; the same command tries again"
+        )
 
 
 def show(console: Any, found: Any, *, final: bool) -> None:

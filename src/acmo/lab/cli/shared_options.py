@@ -1,7 +1,8 @@
 """Options that several commands share."""
 
 import inspect
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
@@ -89,6 +90,9 @@ Storage = Annotated[
         "\\[default: SQLite in the folder]",
     ),
 ]
+StorageTimeout = Annotated[
+    str, typer.Option(help="How long to wait for a database that goes away: 90s, 10m, 2h; 0s: not at all.")
+]
 Workers = Annotated[int | None, typer.Option(min=1, help="Processes. \\[default: one a core, or one a GPU]")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say how many runs there are and what they need; run nothing.")]
@@ -116,13 +120,15 @@ def given(**values: Any) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None}
 
 
-def settings_of(pairs: Iterable[str]) -> dict[str, Any]:
-    """``option=value`` flags as settings."""
-    settings = {}
+def settings_of(pairs: Iterable[str], known: Mapping[str, Any]) -> dict[str, Any]:
+    """``option=value`` flags as settings, beside those known from flags of their own."""
+    settings = dict(known)
     for pair in pairs:
         option, equals, value = pair.partition("=")
         if not equals or not option:
             raise LabError(f"{pair!r} is not of the form option=value")
+        if option.strip() in settings:
+            raise LabError(f"{option.strip()} is given twice: once as {settings[option.strip()]!r}, once as {value!r}")
         settings[option.strip()] = parse_value(value.strip())
     return settings
 
@@ -130,3 +136,11 @@ def settings_of(pairs: Iterable[str]) -> dict[str, Any]:
 def default_out(*names: str) -> Path:
     """Where results go unless told."""
     return Path("runs") / "+".join(slug(name) for name in names)
+
+
+def seconds(text: str) -> float:
+    """A duration such as ``90s``, ``10m`` or ``2h`` in seconds."""
+    found = re.fullmatch(r"(\d{1,6}(?:\.\d+)?)([smh])", text)
+    if found is None:
+        raise LabError(f"{text!r} is not of the form 90s, 10m or 2h")
+    return float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]]

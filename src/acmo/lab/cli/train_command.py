@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from acmo.lab.cli import shared_options as o
+from acmo.lab.errors import LabError, own_traceback
 
 
 @o.with_run_options
@@ -51,7 +52,7 @@ def train(
     from acmo.lab.runs.stop_signals import stop_on_signal
     from acmo.lab.tasks import find_task
 
-    settings = {**o.given(lr=lr, weight_decay=weight_decay), **o.settings_of(set_ or [])}
+    settings = o.settings_of(set_ or [], o.given(lr=lr, weight_decay=weight_decay))
     config = run_config(
         task=task, optimizer=ALIASES.get(optimizer, optimizer), settings=settings, seed=seed,
         phase="final" if test else "tune",
@@ -68,6 +69,12 @@ def train(
         console.print("Stopped. To resume from the last checkpoint, give the same command again:", highlight=False)
         console.print(f"  {shlex.join(['acmo', *sys.argv[1:]])}", highlight=False, markup=False, soft_wrap=True)
         raise typer.Exit(130) from None
+    except Exception as error:
+        shown = None if isinstance(error, LabError) else own_traceback(error)
+        if shown is None:
+            raise
+        print(shown, file=sys.stderr)
+        raise LabError(f"{config.optimizer} on {task} failed: {type(error).__name__}: {error}; run: {folder}") from None
     if first:
         _say(result, folder)
 

@@ -64,14 +64,14 @@ class RunOptions(BaseModel):
     device: str = "auto"
     autocast: Literal["off", "bfloat16", "float16"] = "off"
     deterministic: bool = True
-    epochs: Annotated[int, Field(ge=1)] | None = None
-    steps: Annotated[int, Field(ge=1)] | None = None
-    batch_size: Annotated[int, Field(ge=1)] | None = None
-    accumulate: Annotated[int, Field(ge=1)] | None = None
+    epochs: Annotated[int, Field(ge=1, le=10**6)] | None = None
+    steps: Annotated[int, Field(ge=1, le=10**10)] | None = None
+    batch_size: Annotated[int, Field(ge=1, lt=2**31)] | None = None
+    accumulate: Annotated[int, Field(ge=1, le=10**6)] | None = None
     schedule: str | None = None
     max_grad_norm: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    evaluate_every: Annotated[int, Field(ge=1)] | None = None
-    log_every: Annotated[int, Field(ge=1)] | None = None
+    evaluate_every: Annotated[int, Field(ge=1, le=10**10)] | None = None
+    log_every: Annotated[int, Field(ge=1, le=10**10)] | None = None
     refit_on_all: bool | None = None  # None and not False: runs without it keep their ids
     test_curves: bool | None = None
     full_train_loss: bool | None = None
@@ -115,7 +115,7 @@ class RunConfig(RunOptions):
     settings: dict[str, Setting] = {}
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     phase: Literal["tune", "final"] = "tune"
-    threads: Annotated[int, Field(ge=1)] | None = None
+    threads: Annotated[int, Field(ge=1, le=1024)] | None = None
     fingerprint: str | None = None
 
     def identity(self) -> dict[str, Any]:

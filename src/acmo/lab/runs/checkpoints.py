@@ -48,7 +48,8 @@ def newest(folder: Path, metrics_size: int) -> bytes | None:
       folder: with the checkpoints.
       metrics_size: of the metrics that are there; a checkpoint that knows of more lines than that is of no use.
     """
-    for path in reversed(found(folder)):
+    paths = found(folder)
+    for path in reversed(paths):
         try:
             content = path.read_bytes()
             state = load(content)
@@ -56,9 +57,8 @@ def newest(folder: Path, metrics_size: int) -> bytes | None:
                 raise ValueError("the metrics that belong to it are not there")
         except Exception as error:  # whatever a damaged file makes zipfile or torch say
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            warnings.warn(
-                f"the checkpoint {path} is damaged ({reason}); using the one before it", DamagedCheckpoint, stacklevel=2
-            )
+            instead = "the run begins again" if path == paths[0] else "the one before it is tried"
+            warnings.warn(f"the checkpoint {path} is damaged ({reason}): {instead}", DamagedCheckpoint, stacklevel=2)
         else:
             return content
     return None

@@ -78,7 +78,7 @@ def pick_device(name: str) -> torch.device:
         device = torch.device(name)
         if device.type == "cuda" and device.index is None:
             device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
-        torch.empty(0, device=device)
+        torch.zeros(1, device=device).item()  # a device without memory, such as meta, fails here
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise LabError(f"the device {name!r} is not there: {str(error).splitlines()[0]}") from None
     if device.type == "cuda":
@@ -132,10 +132,9 @@ def _go(
     size = 0
     if found is not None:
         state = checkpoints.load(found)
-        size = state.pop("metrics_size")
-        _check_fits(state, training, folder)
+        size = int(state.pop("metrics_size"))
         _check_data(training.task, folder)
-        training.load_state_dict(state)
+        _load(state, training, folder)
         del found, state
     elif ranks.first:
         write_config(folder, provenance.record(config) | {"data": provenance.describe_data(training.task)})
@@ -228,6 +227,19 @@ def _identified(config: RunConfig, folder: Path, outcome: dict[str, Any]) -> Run
     about = {"task": config.task, "label": config.optimizer, "optimizer": config.optimizer, "role": config.phase}
     settings = config.model_dump(mode="json", include={"settings"})["settings"]
     return RunRecord.from_json({**about, "seed": config.seed, "settings": settings, **outcome, "run": folder.name})
+
+
+def _load(state: dict[str, Any], training: Training, folder: Path) -> None:
+    """Go back to a checkpoint, or say that it is of another run or was written by someone else."""
+    try:
+        _check_fits(state, training, folder)
+        training.load_state_dict(state)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise LabError(
+            f"the checkpoint in {folder} is not of this run ({type(error).__name__}: {reason}); "
+            "delete its folder checkpoints to begin again"
+        ) from error
 
 
 def _check_fits(state: dict[str, Any], training: Training, folder: Path) -> None:

@@ -22,6 +22,7 @@ from acmo.lab.studies.progress import Display
 from acmo.lab.studies.stages import final_spec, tuning_spec, tuning_waves
 from acmo.lab.studies.storage import Store
 from acmo.lab.studies.trials import Spec, Studies
+from acmo.lab.studies.worker import Failed
 from acmo.lab.studies.worker_pool import Pool
 from acmo.rivals import REGISTRY
 
@@ -58,6 +59,7 @@ class Compare:
         self.data = {name: provenance.describe_data(task) for name, task in tasks.items()}
         self.size, self.gpus = pool_size(plan.device, workers)
         self.records: list[RunRecord] = []
+        self.failed: list[Failed] = []  # runs that ended with an error of the user's optimizer or task
         self._studies: Studies | None = None
 
     def run(self, *, final: bool = True) -> Comparison:
@@ -84,6 +86,7 @@ class Compare:
                     seeds = f"{self.plan.seeds} seed{'s' * (self.plan.seeds > 1)}"
                     self._stage(pool, display, f"{seeds} of the best", self._final())
             finally:
+                self.failed = pool.failed
                 pool.close(self._studies)
                 self._let_go()
         return self._result()
@@ -102,15 +105,7 @@ class Compare:
             self._note()
 
     def _note(self) -> None:
-        differing = self.plan.differs_from(read_head(self.out).get("config") or {})
-        if differing:
-            verb = "differ" if len(differing) > 1 else "differs"
-            raise LabError(
-                f"{self.out} holds another comparison ({', '.join(differing)} {verb}); choose another folder with --out"
-            )
-        head = read_head(self.out)
-        if head and _fingerprints(head.get("data") or {}) != _fingerprints(self.data):
-            raise LabError(f"{self.out} holds a comparison on other data; choose another folder with --out")
+        check_folder(self.plan, self.out, self.data)
         # A database beside this file: its path says nothing to others.
         storage = "sqlite" if self.store.url.startswith("sqlite") else self.store.safe_url
         self.head = {**provenance.record(self.plan), "scores": self.scores, "data": self.data, "storage": storage}
@@ -120,10 +115,11 @@ class Compare:
 
     def _stage(self, pool: Pool, display: Display, text: str, specs: list[Spec]) -> None:
         self._let_go()
-        studies = self._studies = Studies(self.store, specs, worker="parent")
+        report = display.report()
+        studies = self._studies = Studies(self.store, specs, "parent", lambda outage: report("outage", -1, outage))
         studies.enqueue()
         display.phase(text, studies.counts()["done"])
-        pool.run(studies, display.report())
+        pool.run(studies, report)
         for spec in specs:
             self.records += studies.records(spec)
 
@@ -195,16 +191,40 @@ class Compare:
         return Comparison(self.out, config, self.scores, stated, records, summary, data=redact_value(self.data))
 
 
-def _fingerprints(data: dict[str, Any]) -> dict[str, Any]:
-    return {task: known.get("fingerprint") for task, known in data.items()}
+def _fingerprints(data: dict[str, Any]) -> list[Any]:
+    """Return them in the order of the tasks, whose names are stored without home folders."""
+    return [known.get("fingerprint") for known in data.values()]
 
 
-def check(plan: Plan, *, settings: bool = True) -> "dict[str, Task]":
+def check_folder(plan: Plan, out: Path, data: dict[str, Any] | None) -> None:
+    """Check that a folder, if it is there, holds this comparison.
+
+    Args:
+      plan: the comparison.
+      out: the folder.
+      data: by task, what `provenance.describe_data` returns; None: not known.
+    """
+    head = read_head(out)
+    differing = plan.differs_from(head.get("config") or {})
+    if differing:
+        verb = "differ" if len(differing) > 1 else "differs"
+        raise LabError(
+            f"{out} holds another comparison ({', '.join(differing)} {verb}); choose another folder with --out"
+        )
+    if head and data is not None and _fingerprints(head.get("data") or {}) != _fingerprints(data):
+        raise LabError(f"{out} holds a comparison on other data; choose another folder with --out")
+    there = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise LabError(f"{out} cannot be written: {'Permission denied' if there.is_dir() else 'Not a directory'}")
+
+
+def check(plan: Plan, *, settings: bool = True, data: bool = True) -> "dict[str, Task]":
     """Check that all is there and valid, before a run begins or a folder is made, and return the prepared tasks.
 
     Args:
       plan: the comparison.
       settings: build every optimizer with every value that it is to try.
+      data: get the data, and check it.
     """
     import torch
 
@@ -228,7 +248,7 @@ def check(plan: Plan, *, settings: bool = True) -> "dict[str, Task]":
                 config = spec.config(point)
                 task.recipe.changed(config)
                 build(contender.optimizer, config.settings, torch.nn.Linear(2, 2))
-    for task in tasks.values():
+    for task in tasks.values() if data else ():
         task.prepare()
     return tasks
 

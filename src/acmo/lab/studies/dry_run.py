@@ -8,23 +8,22 @@ from rich.markup import escape
 from rich.table import Table
 
 from acmo.lab.config.extension import LIMIT, extends
-from acmo.lab.config.grids import check_names, run_counts
+from acmo.lab.config.grids import run_counts
 from acmo.lab.config.plan import Plan
 from acmo.lab.config.run_options import run_config
 from acmo.lab.errors import LabError
-from acmo.lab.studies.comparison import pool_size
+from acmo.lab.runs.provenance import describe_data
+from acmo.lab.studies.comparison import check, check_folder, pool_size
 from acmo.lab.studies.storage import Store
 
 
 def describe_plan(
     console: Console, plan: Plan, out: Path, store: Store, workers: int | None, *, final: bool = True
 ) -> None:
-    """Print how many runs there are, how long each is, and what they need."""
-    from acmo.lab.config.optimizers import find_factory
-
-    for contender in plan.contenders():
-        find_factory(contender.optimizer)
-    check_names(plan)
+    """Check all that the comparison itself would check, and print how many runs there are and what they need."""
+    here = plan.data is not None  # nothing is downloaded to look at a plan
+    tasks = check(plan, data=here)
+    check_folder(plan, out, {name: describe_data(task) for name, task in tasks.items()} if here else None)
     counts = run_counts(plan)
     lengths = [_length(plan, task) for task in plan.tasks]
     table = Table(title=escape(plan.title) or None)

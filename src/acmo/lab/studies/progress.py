@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from acmo.lab.config.grids import describe
-from acmo.lab.studies.worker import Finished, Running
+from acmo.lab.studies.worker import Failed, Finished, Running
 
 
 class Display:
@@ -33,6 +33,8 @@ class Display:
         self._phase = ""
         self._start = time.monotonic()
         self._live: Live | None = None
+        self._shown: set[str] = set()  # tracebacks
+        self._without: set[int] = set()  # workers that wait for the database
 
     def __enter__(self) -> "Display":
         if self.console.is_terminal and not self.quiet:
@@ -69,6 +71,12 @@ class Display:
             self._running[worker] = content
         elif kind == "told" and not self.quiet:
             self.console.print(f"Note: {content}", highlight=False, markup=False)
+        elif kind == "outage":
+            self._report_outage(worker, content)
+        elif kind == "failed":
+            self._running.pop(worker, None)
+            if not self.quiet:
+                self.console.print(self._failure(content), highlight=False, markup=False)
         elif kind in ("waiting", "idle"):
             self._running.pop(worker, None)
             if kind == "waiting":
@@ -84,6 +92,24 @@ class Display:
                 )
         if self._live is not None:
             self._live.update(self._render())
+
+    def _report_outage(self, worker: int, outage: str | None) -> None:
+        """Print once that the database is away, whoever notices it, and once that it is back."""
+        before = bool(self._without)
+        if outage is None:
+            self._without.discard(worker)
+        else:
+            self._without.add(worker)
+        if not self.quiet and before != bool(self._without):
+            said = "the database is back" if outage is None else f"{outage}; waiting for it to come back"
+            self.console.print(f"Note: {said}", highlight=False, markup=False)
+
+    def _failure(self, failed: Failed) -> str:
+        """Return which run failed and why; a traceback that was shown before is not shown again."""
+        said = f"{failed.task} {failed.label} {describe(failed.point)} failed: {failed.error}"
+        shown = "" if failed.traceback in self._shown else f"\n{failed.traceback}"
+        self._shown.add(failed.traceback)
+        return said + shown
 
     def _outcome(self, finished: Finished) -> str:
         record = finished.record

@@ -1,19 +1,25 @@
 """Where studies are kept: SQLite in the output folder, or a database that many machines share; and its lock."""
 
+import time
 import warnings
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote
 
 from acmo.lab import atomic
 from acmo.lab.errors import LabError, missing_extra
 from acmo.lab.redaction import redact_passwords, redact_url
 
+T = TypeVar("T")
 _LOCK_KEY = 0x61636D6F  # "acmo": the advisory lock's number in PostgreSQL, its name in MySQL
+
+
+class StorageOutage(LabError):
+    """The database cannot be reached now; it may come back."""
 
 
 @dataclass(frozen=True)
@@ -25,12 +31,14 @@ class Store:
       heartbeat: seconds between the signs of life of a running trial.
       grace: seconds without one after which its worker counts as dead.
       retries: how often a trial whose worker died is tried again.
+      timeout: seconds to wait for a server that has gone away.
     """
 
     url: str
     heartbeat: int = 5
     grace: int = 45
     retries: int = 3
+    timeout: float = 600
 
     def __repr__(self) -> str:
         return f"Store({self.safe_url!r})"
@@ -89,7 +97,8 @@ class Store:
             try:
                 yield
             finally:
-                with self.explained():
+                # A connection that broke has given the lock back already.
+                with suppress(StorageOutage), self.explained():
                     connection.execute(sqlalchemy.text(give), {"key": key})
 
     @contextmanager
@@ -108,7 +117,27 @@ class Store:
             cause = error.__cause__ if isinstance(error, optuna.exceptions.StorageInternalError) else error
             text = str(getattr(cause, "orig", None) or cause or error).strip().splitlines()
             said = redact_passwords(text[0] if text else type(error).__name__, self.url)
-            raise LabError(f"the database {self.safe_url} does not serve: {said}") from None
+            sentence = f"the database {self.safe_url} does not serve: {said}"
+            raise (StorageOutage if self._is_outage(cause) else LabError)(sentence) from None
+
+    def ping(self) -> None:
+        """Raise `StorageOutage` if the server cannot be reached."""
+        import sqlalchemy
+
+        pool = sqlalchemy.pool.NullPool
+        with self.explained():
+            engine = sqlalchemy.create_engine(self._url(), poolclass=pool, connect_args=self._connect_args())
+            with engine.connect() as connection:
+                connection.execute(sqlalchemy.text("SELECT 1"))
+
+    def _is_outage(self, error: BaseException | None) -> bool:
+        """Return whether waiting may help: a server is away, not a file of SQLite."""
+        from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+
+        if self._dialect() == "sqlite":
+            return False
+        lost = isinstance(error, DBAPIError) and error.connection_invalidated
+        return lost or isinstance(error, (OperationalError, InterfaceError, OSError))
 
     def _dialect(self) -> str:
         name = self.url.partition(":")[0].partition("+")[0]
@@ -138,6 +167,41 @@ class Store:
         if not path or path == ":memory:":
             raise LabError(f"the storage {self.safe_url} lives in one process only; give it a file: sqlite:///study.db")
         return Path(path)
+
+
+def outlast_outages(
+    store: Store, action: Callable[[], T], timeout: float, notify: Callable[[str | None], None], settle: bool = False
+) -> T:
+    """Do something with a database; where the server has gone away, wait for it and do it again.
+
+    Args:
+      store: the database.
+      action: raises `StorageOutage` if the server is away; doing it again must be safe.
+      timeout: seconds after which its error is raised.
+      notify: called once with the error, and with None when the server is back.
+      settle: let the workers of running trials give signs of life first, or they would all count as dead.
+    """
+    try:
+        return action()
+    except StorageOutage as error:
+        if timeout <= 0:
+            raise
+        notify(str(error))
+    deadline, pause = time.monotonic() + timeout, 0.5
+    while True:
+        time.sleep(max(0.0, min(pause, deadline - time.monotonic())))
+        pause = min(10.0, pause * 2)
+        try:
+            store.ping()
+            if settle:
+                time.sleep(2 * store.heartbeat)
+            result = action()
+        except StorageOutage:
+            if time.monotonic() >= deadline:
+                raise
+        else:
+            notify(None)
+            return result
 
 
 def sqlite_in(folder: Path) -> str:

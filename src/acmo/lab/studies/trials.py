@@ -7,16 +7,19 @@ a trial that runs but bears no worker's mark can only be one whose worker died w
 import json
 import threading
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import wraps
 from math import inf, isfinite
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from acmo.lab.config.run_options import RunConfig, run_config
 from acmo.lab.errors import LabError
 from acmo.lab.results.run_record import RunRecord, Score
-from acmo.lab.studies.storage import Store, import_optuna
+from acmo.lab.studies.storage import Store, import_optuna, outlast_outages
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,16 @@ class Claim:
         return self.spec.config(self.point)
 
 
+def _outlasting(method: Callable[..., T]) -> Callable[..., T]:
+    """Make a method of `Studies` wait for a database that has gone away, and begin again."""
+
+    @wraps(method)
+    def persistent(self: "Studies", *args: Any, **more: Any) -> T:
+        return outlast_outages(self.store, lambda: method(self, *args, **more), self.timeout, self.notify)
+
+    return persistent
+
+
 class Studies:
     """The studies of one stage of a comparison.
 
@@ -80,18 +93,29 @@ class Studies:
       store: where they are kept.
       specs: which.
       worker: a mark for the trials that are claimed here.
+      notify: called with a sentence when the database goes away, and with None when it is back.
     """
 
-    def __init__(self, store: Store, specs: Sequence[Spec], worker: str = "") -> None:
-        self.store = store
+    def __init__(
+        self,
+        store: Store,
+        specs: Sequence[Spec],
+        worker: str = "",
+        notify: Callable[[str | None], None] = lambda _: None,
+    ) -> None:
+        self.store, self.notify, self.timeout = store, notify, store.timeout
         self.specs = list(specs)
         self.worker = worker
         self._optuna = import_optuna()
-        self._storage = store.open()
-        with store.lock(), store.explained():
-            self._studies = {spec.name: self._open(spec) for spec in self.specs}
+        self._connect()
         self._key_of: dict[int, str] = {}  # of trials that are complete
         self._keys = {spec.name: [_key(point) for point in spec.points] for spec in self.specs}
+
+    @_outlasting
+    def _connect(self) -> None:
+        self._storage = self.store.open()
+        with self.store.lock(), self.store.explained():
+            self._studies = {spec.name: self._open(spec) for spec in self.specs}
 
     def close(self) -> None:
         """Let go of the database."""
@@ -104,6 +128,7 @@ class Studies:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
+    @_outlasting
     def enqueue(self) -> None:
         """Put every point in the queue that is neither waiting, running nor done; doing it again adds nothing."""
         with self.store.lock(), self.store.explained():
@@ -116,11 +141,14 @@ class Studies:
 
     def claim(self) -> Claim | None:
         """The next trial; None if nothing waits (but `running` ones may come back to the queue)."""
+        return outlast_outages(self.store, self._claim, self.timeout, self.notify, settle=True)
+
+    def _claim(self) -> Claim | None:
         with self.store.lock(), self.store.explained():
             for spec in self.specs:
                 study = self._studies[spec.name]
                 self._bury(spec)
-                full = spec.sampler != "tpe" or len(self._trials(spec, "RUNNING", "COMPLETE")) >= spec.trials
+                full = spec.sampler != "tpe" or self._drawn(spec) >= spec.trials
                 if full and not self._trials(spec, "WAITING"):
                     continue
                 trial = study.ask()
@@ -131,6 +159,7 @@ class Studies:
                 return Claim(spec, trial, point)
         return None
 
+    @_outlasting
     def finish(self, claim: Claim, record: RunRecord) -> bool:
         """Store the record; return False if the trial was given to someone else because we seemed dead."""
         study = self._studies[claim.spec.name]
@@ -145,20 +174,34 @@ class Studies:
                 return False
         return True
 
-    def give_back(self, name: str, number: int, *, died: bool = False) -> None:
-        """End a trial that is not done. `enqueue` takes it up again, or we at once if its worker died."""
+    @_outlasting
+    def give_back(self, name: str, number: int, *, died: bool = False, error: str | None = None) -> None:
+        """End a trial that is not done. `enqueue` takes it up again, or we at once if its worker died.
+
+        Args:
+          name: of the study.
+          number: of the trial.
+          died: put it in the queue again.
+          error: that ended its run, if one did.
+        """
         study = self._studies[name]
         with self.store.lock(), self.store.explained():
             trial = study.trials[number]
             if trial.state.is_finished():
                 return
+            if error is not None:
+                self._storage.set_trial_user_attr(trial._trial_id, "error", error)
             study.tell(number, state=self._optuna.trial.TrialState.FAIL)
             if died:
                 self._storage.get_heartbeat_stale_trial_callback()(study, trial)
 
+    @_outlasting
     def records(self, spec: Spec) -> list[RunRecord]:
         """Return the records of the trials that are complete, in the order of their points."""
-        return [RunRecord.from_json(trial.user_attrs["record"]) for trial in self._done(spec)]
+        try:
+            return [RunRecord.from_json(trial.user_attrs["record"]) for trial in self._done(spec)]
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise LabError(f"a trial of {spec.name} in {self.store.safe_url} holds no record of a run") from None
 
     def _done(self, spec: Spec) -> list[Any]:
         with self.store.explained():
@@ -173,15 +216,28 @@ class Studies:
             found.setdefault(key, t)
         return [found[key] for key in self._keys[spec.name] if key in found]
 
+    def _drawn(self, spec: Spec) -> int:
+        """How many trials the sampler has drawn, those that ended with an error among them."""
+        return len(self._trials(spec, "RUNNING", "COMPLETE")) + self._count_failed(spec)
+
+    def _count_failed(self, spec: Spec) -> int:
+        """How many trials ended with an error and were not done since."""
+        failed = [_key(t.user_attrs.get("point")) for t in self._trials(spec, "FAIL") if "error" in t.user_attrs]
+        if spec.sampler == "tpe":
+            return len(failed)
+        return len(set(failed) - {_key(t.user_attrs.get("point")) for t in self._done(spec)}) if failed else 0
+
+    @_outlasting
     def counts(self) -> dict[str, int]:
-        """How many trials there are in all, and how many are done, running, waiting, or given up."""
-        total = {"all": 0, "done": 0, "running": 0, "waiting": 0}
+        """How many trials there are in all, and how many are done, running, waiting, or ended with an error."""
+        total = {"all": 0, "done": 0, "running": 0, "waiting": 0, "failed": 0}
         with self.store.explained():
             for spec in self.specs:
                 total["all"] += len(spec)
                 total["done"] += len(self._done(spec))
                 total["running"] += len(self._trials(spec, "RUNNING"))
                 total["waiting"] += len(self._trials(spec, "WAITING"))
+                total["failed"] += self._count_failed(spec)
         return total
 
     @contextmanager
@@ -245,10 +301,10 @@ class Studies:
 
 
 def require_all(studies: Studies) -> None:
-    """A `LabError` if trials were given up."""
+    """A `LabError` if trials were given up, apart from those that ended with an error."""
     counts = studies.counts()
-    if counts["done"] < counts["all"]:
-        lost = counts["all"] - counts["done"]
+    lost = counts["all"] - counts["done"] - counts["failed"]
+    if lost > 0:
         raise LabError(
             f"{lost} of {counts['all']} trials were given up after their workers died {studies.store.retries + 1} "
             "times (out of memory?); the same command tries them again"

@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from acmo.lab.errors import LabError
+from acmo.lab.errors import LabError, own_traceback
 from acmo.lab.redaction import redact, redact_passwords
 from acmo.lab.results.run_record import RunRecord
 from acmo.lab.studies.storage import Store
@@ -42,6 +42,16 @@ class Finished(NamedTuple):
     record: RunRecord
 
 
+class Failed(NamedTuple):
+    """A run that ended with an error which is not ours: of an optimizer or a task of the user's, or of the machine."""
+
+    label: str
+    task: str
+    point: dict[str, Any]
+    error: str
+    traceback: str
+
+
 class Stopped(BaseException):
     """The parent asked for an end, or is gone."""
 
@@ -52,6 +62,10 @@ def work(pipe: Connection, store: Store, out: str, gpu: bool) -> None:
     sys.argv = [redact_passwords(word, store.url) for word in sys.argv]  # it goes into the provenance of every run
     sys.stdout = sys.stderr = _Log(Path(out) / LOG, store.url)
     _pass_on(pipe)
+
+    def notify(outage: str | None) -> None:
+        pipe.send(("outage", outage))
+
     try:
         if not gpu:
             import torch
@@ -61,7 +75,7 @@ def work(pipe: Connection, store: Store, out: str, gpu: bool) -> None:
             kind, *content = pipe.recv()
             if kind == "quit":
                 return
-            with Studies(store, content[0], worker=f"{platform.node()}:{os.getpid()}") as studies:
+            with Studies(store, content[0], f"{platform.node()}:{os.getpid()}", notify) as studies:
                 _stage(pipe, studies, Path(out))
             pipe.send(("idle", None))
     except (Stopped, EOFError, BrokenPipeError):
@@ -125,15 +139,17 @@ def _trial(pipe: Connection, studies: Studies, claim: Claim, out: Path) -> None:
             ended = run(config, out / inside, progress, stop)
         record = replace(ended, label=spec.label, role=spec.phase, folder=inside)
     except BaseException as error:
+        failed = isinstance(error, Exception) and not isinstance(error, (LabError, EOFError, BrokenPipeError))
+        what = redact(f"{type(error).__name__}: {error}", studies.store.url)
         with suppress(LabError):  # if the database is away as well, the heartbeat will tell
-            studies.give_back(spec.name, number)
+            studies.give_back(spec.name, number, error=what if failed else None)
         if isinstance(error, KeyboardInterrupt) and ending:
             raise Stopped from None
-        if isinstance(error, Exception) and not isinstance(error, (LabError, EOFError, BrokenPipeError)):
+        if failed:
             traceback.print_exc()
-            point = ", ".join(f"{k}={v}" for k, v in claim.point.items())
-            what = f"{type(error).__name__}: {error}"
-            raise LabError(f"{spec.label} ({point}) on {spec.task} failed: {what} (details in {out / LOG})") from None
+            shown = redact(own_traceback(error) or traceback.format_exc().rstrip(), studies.store.url)
+            pipe.send(("failed", Failed(spec.label, spec.task, claim.point, what, shown)))
+            return
         raise
     studies.finish(claim, record)
     pipe.send(("finished", Finished(spec.label, spec.task, claim.point, record)))

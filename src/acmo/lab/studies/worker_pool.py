@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from acmo.lab.errors import LabError
-from acmo.lab.studies.storage import Store
+from acmo.lab.studies.storage import StorageOutage, Store
 from acmo.lab.studies.trials import Spec, Studies, require_all
-from acmo.lab.studies.worker import LOG, work
+from acmo.lab.studies.worker import LOG, Failed, work
 
 _PATIENCE = 15.0  # seconds for workers to end after Ctrl-C: some steps are long
 
@@ -36,6 +36,7 @@ class Pool:
         self.store, self.out, self.size, self.gpus = store, out, size, gpus
         self._workers: dict[int, _Worker] = {}
         self._losses = 0
+        self.failed: list[Failed] = []
 
     def __enter__(self) -> "Pool":
         return self
@@ -48,9 +49,9 @@ class Pool:
 
         Args:
           studies: enqueued.
-          report: called with ("running", worker, `Running`), ("finished", worker, `Finished`), ("told", worker,
-            a sentence), ("waiting", worker, None), ("idle", worker, None) or ("tick", 0, None), the last about ten
-            times a second.
+          report: called with ("running", worker, `Running`), ("finished", worker, `Finished`), ("failed", worker,
+            `Failed`), ("told", worker, a sentence), ("outage", worker, a sentence or None), ("waiting", worker, None),
+            ("idle", worker, None) or ("tick", 0, None), the last about ten times a second.
         """
         counts = studies.counts()
         todo = counts["all"] - counts["done"]
@@ -79,7 +80,9 @@ class Pool:
             worker.pipe.close()
         for worker in self._workers.values():
             if studies is not None and worker.claimed is not None:
-                studies.give_back(*worker.claimed)
+                studies.timeout = 0
+                with suppress(StorageOutage):  # the heartbeat will tell
+                    studies.give_back(*worker.claimed)
         self._workers.clear()
 
     def _start(self, slot: int) -> None:
@@ -123,7 +126,9 @@ class Pool:
             worker.idle = True
             report("idle", slot, None)
         else:
-            if kind == "finished":
+            if kind == "failed":
+                self.failed.append(content)
+            if kind in ("finished", "failed"):
                 worker.claimed = None
             report(kind, slot, content)
         return True
