@@ -35,9 +35,9 @@ _NETS = MappingProxyType(
         "tiny": Net(
             GPTShape(layers=2, width=128, heads=4, context=64),
             Recipe(
-                steps=500,
+                steps=300,
                 batch_size=32,
-                schedule=Schedule("warmup:25it+cosine"),
+                schedule=Schedule("warmup:15it+cosine"),
                 max_grad_norm=1.0,
                 evaluate_every=100,
             ),
@@ -73,7 +73,7 @@ _NETS = MappingProxyType(
 
 
 class Text(Task):
-    """The next character or token of a text, by bits per byte; a GPT of 2 layers takes a minute on a core.
+    """The next character or token of a text, by bits per byte; a GPT of 2 layers takes half a minute on a core.
 
     The first 90 % of the text are for training, the next 5 % for validation, the last 5 % for the test. An epoch goes
     once over the training text, in windows that start elsewhere each time.
