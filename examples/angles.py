@@ -1,12 +1,12 @@
-"""Read the angles: what ACMo knows about its own steps at no cost, and what that says about the learning rate.
+"""Read the angles: what ACMo knows about its own steps at no cost, and what follows for the learning rate.
 
 At every step ACMo has the norms of the gradient g, of its moment before (m') and after (m), and from three sides of a
 triangle follow the angles. `opt.telemetry()` gives them, for the last step:
 
-  cos(g, m')   do batches agree with the way so far? Above 0: the slope goes on, and a larger rate would get down it
-               sooner. Around 0: noise, or the foot of the slope. Below 0: each step climbs the wall across the valley
-               that the last one came down; a smaller rate would follow the floor. (Look at the loss as well: a training
-               that runs away also goes on in one direction.)
+  cos(g, m')   do batches agree with the path so far? Above 0: yes, and a larger rate may be faster. Around 0: noise,
+               or the foot of the slope. Below 0: each step climbs the wall across the valley that the last one came
+               down; a smaller rate would follow the floor. (Look at the loss as well: a training that diverges also
+               keeps its direction.)
   cos(m, g)    does the step go down on this batch? Always: it is never below √(1 − β²), 0.436 for β = 0.9.
   beta_hat     what the moment is multiplied by, to make it β times as long as the gradient. Large where this gradient
                is much longer than the last ones: a batch that the net gets wrong.
@@ -48,7 +48,7 @@ def record(lr: float, data: Data, epochs: int, seed: int) -> tuple[list[float], 
     model = build_cnn(seed)
     opt = ACMo(model.parameters(), lr=lr, momentum=BETA)
     shuffle = torch.Generator().manual_seed(seed)
-    losses, told = [], []
+    losses, shown = [], []
     for _ in range(epochs):
         for batch in torch.randperm(len(data.y_train), generator=shuffle).split(BATCH):
             opt.zero_grad()
@@ -56,8 +56,8 @@ def record(lr: float, data: Data, epochs: int, seed: int) -> tuple[list[float], 
             loss.backward()
             opt.step()
             losses.append(loss.item())
-            told.append(opt.telemetry())  # waits for the device: on a GPU read it every hundred steps or so
-    return losses, told[1:]  # the first step has no moment before it, so no angle to it
+            shown.append(opt.telemetry())  # waits for the device: on a GPU read it every hundred steps or so
+    return losses, shown[1:]  # the first step has no moment before it, so no angle to it
 
 
 def main() -> None:
@@ -72,13 +72,13 @@ def main() -> None:
 
     rows = []
     for lr in args.rates:
-        losses, told = record(lr, data, args.epochs, args.seed)
+        losses, shown = record(lr, data, args.epochs, args.seed)
         print(f"lr {lr:g}, {len(losses)} steps from left to right")
         for key, (name, low, high) in SHOWN.items():
-            print(f"  {name:>10}  {low:4.1f} {sparkline([t[key] for t in told], low, high)} {high:3.1f}")
-        last = told[-len(told) // 3 :]
+            print(f"  {name:>10}  {low:4.1f} {sparkline([t[key] for t in shown], low, high)} {high:3.1f}")
+        last = shown[-len(shown) // 3 :]
         means = [sum(t[key] for t in last) / len(last) for key in SHOWN]
-        rows.append((lr, sum(losses[-20:]) / 20, *means, min(t["cos_update_grad"] for t in told)))
+        rows.append((lr, sum(losses[-20:]) / 20, *means, min(t["cos_update_grad"] for t in shown)))
 
     print(f"\nmeans of the last third; and the least cos(m, g) of all, for which √(1 − β²) = {FLOOR:.3f}")
     print("      lr    loss  cos(g, m')  cos(m, g)  beta_hat  least cos(m, g)")

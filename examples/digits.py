@@ -80,7 +80,7 @@ def train(model: nn.Module, opt: torch.optim.Optimizer, data: Data, epochs: int,
 
 
 def tabulate(runs: dict[str, list[Epoch]]) -> Table:
-    """One row an epoch; of each optimizer, its loss on the training data and its accuracy on the validation data."""
+    """Return a table with one row per epoch: each optimizer's training loss and validation accuracy."""
     table = Table(title="training loss (mean over the epoch) and validation accuracy")
     table.add_column("epoch", justify="right")
     for name in runs:

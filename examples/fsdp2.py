@@ -164,10 +164,12 @@ def main() -> None:
     while training.step < args.steps:
         loss = train_step(training, images[:-VALIDATION], labels[:-VALIDATION], args.seed)
         if chief and training.step % args.print_every == 0:
-            told = training.opt.telemetry()  # sends nothing, so rank 0 may ask alone; angles are of the step before
+            shown = (
+                training.opt.telemetry()
+            )  # sends nothing, so rank 0 may call it alone; angles are of the step before
             print(
-                f"step {training.step:5d}  loss {loss:.6f}  ‖g‖ {told['grad_norm']:.3f}  "
-                f"cos(m, g) {told['cos_update_grad']:.3f}  skipped {told['skipped_steps']}",
+                f"step {training.step:5d}  loss {loss:.6f}  ‖g‖ {shown['grad_norm']:.3f}  "
+                f"cos(m, g) {shown['cos_update_grad']:.3f}  skipped {shown['skipped_steps']}",
                 flush=True,
             )
         if training.step % args.save_every == 0 or training.step == args.steps:

@@ -1,7 +1,7 @@
 """Train a small Llama to write text, byte by byte, with Hugging Face's Trainer and RowACMo.
 
 Nothing is downloaded: the model is made from a config, and the text is the language reference that comes with Python,
-unless you give another. A training that was stopped goes on from its last checkpoint with --resume.
+unless you give another. --resume continues a stopped training from its last checkpoint.
 
     pip install . transformers accelerate      # in the clone
     python examples/hf_trainer.py --steps 300
@@ -42,10 +42,10 @@ class Angles(TrainerCallback):
 
     def on_log(self, args, state, control, *, optimizer, logs, **_):  # type: ignore[no-untyped-def]
         if "loss" in logs:
-            told = optimizer.optimizer.telemetry()  # the Trainer's own wrapper, then RowACMo
+            shown = optimizer.optimizer.telemetry()  # the Trainer's own wrapper, then RowACMo
             print(
-                f"step {state.global_step:5d}  loss {float(logs['loss']):.3f}  ‖g‖ {told['grad_norm']:.3f}  "
-                f"cos(m, g) {told['cos_update_grad']:.3f}"
+                f"step {state.global_step:5d}  loss {float(logs['loss']):.3f}  ‖g‖ {shown['grad_norm']:.3f}  "
+                f"cos(m, g) {shown['cos_update_grad']:.3f}"
             )
 
 
@@ -108,7 +108,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, default=Path("runs/hf_trainer"), help="where checkpoints go")
-    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint there")
+    parser.add_argument("--resume", action="store_true", help="resume from the last checkpoint there")
     args = parser.parse_args()
 
     trainer = build_trainer(args)

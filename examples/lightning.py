@@ -1,7 +1,7 @@
 """Train a small net on scikit-learn's digits with Lightning and RowACMo, under a one-cycle schedule.
 
 The schedule cycles the rate, and the momentum against it. Lightning saves a checkpoint after every epoch; --resume
-goes on from one. Nothing is downloaded.
+continues from one. Nothing is downloaded.
 
     pip install . lightning scikit-learn      # in the clone
     python examples/lightning.py --epochs 10
@@ -75,7 +75,7 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, default=Path("runs/lightning"), help="where checkpoints go")
-    parser.add_argument("--resume", type=Path, help="a checkpoint to go on from")
+    parser.add_argument("--resume", type=Path, help="a checkpoint to resume from")
     args = parser.parse_args()
 
     lightning.seed_everything(args.seed)

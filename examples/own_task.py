@@ -1,6 +1,6 @@
-"""A task of one's own in the lab: a class with its data, its net and its recipe.
+"""A task of your own in the lab: a class with its data, its net and its recipe.
 
-Splitting, shuffling, the loss, the accuracy, checkpoints and resuming come with it. For an optimizer of one's own see
+Splitting, shuffling, the loss, the accuracy, checkpoints and resuming come with it. For an optimizer of your own see
 own_optimizer beside this file; both can be named together.
 
     acmo train examples/own_task.py:Spirals --optimizer acmo --lr 0.1

@@ -1,11 +1,11 @@
-"""Switch a running SGD training to ACMo: the moment goes over, the rate is raised, the loss goes on falling.
+"""Switch a running SGD training to ACMo: load the state, raise the rate, train.
 
-SGD and ACMo keep the same one tensor a parameter, `momentum_buffer`, so that ACMo loads SGD's state dict as it is. SGD
-adds its moment up, to ten times a steady gradient at momentum 0.9; ACMo's is at most 1.9 times as long as the gradient.
-That is why the rate, which comes over as well, has to be raised: by 5, as a start.
+SGD and ACMo keep the same one tensor per parameter, `momentum_buffer`, so ACMo loads SGD's state dict as it is. At
+momentum 0.9 SGD's moment grows to ten times a steady gradient; ACMo's is at most 1.9 times as long as the gradient.
+So the rate, which is loaded as well, must be raised: by 5, as a start.
 
-Four trainings are shown that have their first epochs in common: SGD goes on; ACMo takes over; ACMo takes over, but
-its rate is forgotten; ACMo starts with no moment. The net and the data are those of digits.py, beside this file.
+Four trainings share their first epochs: SGD continues; ACMo takes over; ACMo takes over with SGD's rate; ACMo starts
+with no moment. The net and the data are those of digits.py, beside this file.
 
     pip install . scikit-learn rich      # in the clone
     python examples/switch_from_sgd.py
@@ -24,7 +24,7 @@ def main() -> None:
     """Train with SGD, branch, print the losses side by side."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--before", type=int, default=4, metavar="EPOCHS", help="with SGD")
-    parser.add_argument("--after", type=int, default=6, metavar="EPOCHS", help="with each that goes on")
+    parser.add_argument("--after", type=int, default=6, metavar="EPOCHS", help="after the switch")
     parser.add_argument("--lr", type=float, default=0.02, help="of SGD")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
@@ -34,11 +34,11 @@ def main() -> None:
     model = build_cnn(args.seed)
     sgd = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9)
     before = list(train(model, sgd, data, args.before, args.seed))
-    # What a checkpoint of a training holds. Copied, because SGD goes on with the originals.
+    # What a checkpoint of a training holds. Copied, because SGD continues with the originals.
     saved = copy.deepcopy({"model": model.state_dict(), "optimizer": sgd.state_dict()})
 
     def switched(raise_lr: float, *, take_moment: bool = True) -> list[Epoch]:
-        """The same training from here on with ACMo."""
+        """Resume the training with ACMo."""
         model.load_state_dict(saved["model"])
         opt = ACMo(model.parameters())
         state = saved["optimizer"] if take_moment else {**saved["optimizer"], "state": {}}
@@ -48,7 +48,7 @@ def main() -> None:
         return list(train(model, opt, data, args.after, args.seed + 1))
 
     runs = {
-        "SGD goes on": list(train(model, sgd, data, args.after, args.seed + 1)),
+        "SGD": list(train(model, sgd, data, args.after, args.seed + 1)),
         "ACMo": switched(5),
         "ACMo, lr as it was": switched(1),
         "ACMo, no moment": switched(5, take_moment=False),

@@ -3,8 +3,8 @@
 Nothing is downloaded; the docstrings come with Python. A small transformer first learns from docstrings without labels:
 it is shown one half of each of 64 texts, and has to find the other half among those of all. Then it gets a classifier's
 head, and twenty labelled docstrings of each package. The same net without the first part is trained beside it on the
-same labels, so that one sees what that part was good for. Docstrings that neither has seen tell how good they are;
-the sizes here were chosen with a look at that score, so the few points between the two are an illustration, no result.
+same labels, for comparison. Both are scored on docstrings that neither has seen. The sizes were chosen with a look at
+that score, so the few points between the two are an illustration, no result.
 
     pip install .                        # in the clone
     python examples/text_classifier.py

@@ -99,7 +99,7 @@ class StatefulOptimizer(Optimizer):
 
     @property
     def skipped_steps(self) -> int:
-        """How many steps were skipped because of a gradient that was not finite."""
+        """Return how many steps were skipped because a gradient was not finite."""
         self._step_log.collect_counts()
         saved = max((int(group["skipped_steps"]) for group in self.param_groups), default=0)
         return saved + int(self._step_log.skipped or 0)

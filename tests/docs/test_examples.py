@@ -95,7 +95,7 @@ def test_angles_distinguish_small_from_large_learning_rates(tmp_path: Path):
         assert math.sqrt(1 - 0.9**2) - 1e-3 <= least <= down <= 1
         assert beta_hat > 0
     small, large = rows[0][2], rows[2][2]
-    assert small > 0.2 + large  # the slope goes on; the floor of the valley
+    assert small > 0.2 + large  # on the slope; on the floor of the valley
 
 
 @pytest.mark.slow
