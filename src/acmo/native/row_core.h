@@ -26,11 +26,12 @@ INLINE NAME(V) NAME(gradient)(NAME(V) g, NAME(V) theta, const NAME(numbers) *x) 
     return x->s * g + (NAME(V))((NAME(U))(x->lambda * theta) & x->decays);
 }
 INLINE NAME(V) NAME(new_moment)(const REAL *p, const REAL *m, const REAL *g, int64_t left, const NAME(numbers) *x, int plain,
-                                REAL b1, REAL b2, NAME(V) *theta, int needs_theta) {
+                                int scaled, REAL b1, REAL b2, NAME(V) *theta, int needs_theta) {
     NAME(V) gradient = NAME(load)(g, left);
     if (needs_theta || !plain) *theta = NAME(load)(p, left);
     if (!plain) gradient = NAME(gradient)(gradient, *theta, x);
-    return gradient + NAME(load)(m, left) * b1 * b2;
+    NAME(V) moment = NAME(load)(m, left);
+    return gradient + (scaled ? moment * b1 : moment) * b2;
 }
 
 /* left counts from the first entry of the lanes: LANES where all exist; else that of vector k is shifted by its place. */
@@ -83,30 +84,31 @@ static double NAME(new_square)(const acmo_row_block *block, const acmo_row_optio
         int64_t left = block->n - i;
         EACH_VECTOR {
             NAME(V) theta, fresh;
-            fresh = NAME(new_moment)(AT(p), AT(m), AT(g), LEFT, &x, x.plain, (REAL)b1, (REAL)b2, &theta, 0);
+            fresh = NAME(new_moment)(AT(p), AT(m), AT(g), LEFT, &x, x.plain, 1, (REAL)b1, (REAL)b2, &theta, 0);
             NAME(add_products)(&sum, k, fresh, fresh);
         }
     }
     return total(&sum);
 }
 
-INLINE void NAME(update_lanes)(REAL *p, REAL *m, const REAL *g, int64_t left, const NAME(numbers) *x, int plain,
+/* `scaled`: b1 or a1 is not 1. */
+INLINE void NAME(update_lanes)(REAL *p, REAL *m, const REAL *g, int64_t left, const NAME(numbers) *x, int plain, int scaled,
                                REAL b1, REAL b2, REAL a1, REAL a2) {
     const int64_t i = 0;
     EACH_VECTOR {
-        NAME(V) theta, fresh = NAME(new_moment)(AT(p), AT(m), AT(g), LEFT, x, plain, b1, b2, &theta, 1);
-        NAME(store)(AT(p), x->kappa * theta - fresh * a1 * a2, LEFT);
+        NAME(V) theta, fresh = NAME(new_moment)(AT(p), AT(m), AT(g), LEFT, x, plain, scaled, b1, b2, &theta, 1);
+        NAME(store)(AT(p), x->kappa * theta - (scaled ? fresh * a1 : fresh) * a2, LEFT);
         NAME(store)(AT(m), fresh, LEFT);
     }
 }
 INLINE void NAME(update_row)(REAL *p, REAL *m, const REAL *g, int64_t n, int64_t ahead, const NAME(numbers) *x, int plain,
-                             REAL b1, REAL b2, REAL a1, REAL a2) {
+                             int scaled, REAL b1, REAL b2, REAL a1, REAL a2) {
     const int64_t full = FULL;
     for (int64_t i = 0; i < full; i += LANES) {
         __builtin_prefetch(m + i + ahead, 1, 2);
-        NAME(update_lanes)(p + i, m + i, g + i, LANES, x, plain, b1, b2, a1, a2);
+        NAME(update_lanes)(p + i, m + i, g + i, LANES, x, plain, scaled, b1, b2, a1, a2);
     }
-    if (full < n) NAME(update_lanes)(p + full, m + full, g + full, n - full, x, plain, b1, b2, a1, a2);
+    if (full < n) NAME(update_lanes)(p + full, m + full, g + full, n - full, x, plain, scaled, b1, b2, a1, a2);
 }
 /* An exception: θ = κθ unless the row is skipped; m = 0 where it cancelled. */
 static void NAME(rest_row)(REAL *p, REAL *m, int64_t n, REAL kappa, int state) {
@@ -123,8 +125,9 @@ static void NAME(update)(const acmo_row_block *block, const acmo_row_options *o,
     for (int64_t r = 0; r < block->rows; r++, p += n, m += n, g += n) {
         REAL b1 = (REAL)f->b1[r], b2 = (REAL)f->b2[r], a1 = (REAL)f->a1[r], a2 = (REAL)f->a2[r];
         if (f->state[r] != ACMO_STEPS) NAME(rest_row)(p, m, n, x.kappa, f->state[r]);
-        else if (x.plain) NAME(update_row)(p, m, g, n, ahead, &x, 1, b1, b2, a1, a2);
-        else NAME(update_row)(p, m, g, n, ahead, &x, 0, b1, b2, a1, a2);
+        else if (b1 != 1 || a1 != 1) NAME(update_row)(p, m, g, n, ahead, &x, x.plain, 1, b1, b2, a1, a2);
+        else if (x.plain) NAME(update_row)(p, m, g, n, ahead, &x, 1, 0, b1, b2, a1, a2);
+        else NAME(update_row)(p, m, g, n, ahead, &x, 0, 0, b1, b2, a1, a2);
     }
 }
 

@@ -16,15 +16,22 @@ INLINE lanes no_sum(void) {
     _Pragma("GCC unroll 8") for (int i = 0; i < LANES / DOUBLES; i++) sum.part[i] = (vd){0};
     return sum;
 }
+/* Always halves, in registers: rows may be short. */
 INLINE double total(const lanes *sum) {
     lanes x = *sum;
-    double y[DOUBLES];
     _Pragma("GCC unroll 8") for (int half = LANES / DOUBLES / 2; half > 0; half /= 2)
         _Pragma("GCC unroll 8") for (int i = 0; i < half; i++) x.part[i] += x.part[i + half];
-    memcpy(y, &x.part[0], sizeof y);
-    _Pragma("GCC unroll 8") for (int half = DOUBLES / 2; half > 0; half /= 2)
-        _Pragma("GCC unroll 8") for (int i = 0; i < half; i++) y[i] += y[i + half];
-    return y[0];
+#if ACMO_BYTES == 64
+    __m256d four = _mm512_castpd512_pd256((__m512d)x.part[0]) + _mm512_extractf64x4_pd((__m512d)x.part[0], 1);
+#elif ACMO_BYTES == 32
+    __m256d four = (__m256d)x.part[0];
+#endif
+#if ACMO_BYTES >= 32
+    __m128d two = _mm256_castpd256_pd128(four) + _mm256_extractf128_pd(four, 1);
+#else
+    vd two = x.part[0];
+#endif
+    return two[0] + two[1];
 }
 
 typedef vf float_V;
