@@ -273,6 +273,10 @@ class ACMo(StatefulOptimizer):
         if wide["differentiable"] or (wide["foreach"] is False and not wide["fused"]):
             return algorithm.step
         may_fuse = wide["fused"] or (wide["fused"] is None and wide["foreach"] is None)
+        if by_row and may_fuse and native.kernel() is not None and not torch.compiler.is_compiling():
+            at_once = row_step.prepare(parts, groups, options)
+            if at_once is not None:
+                return at_once
         on_gpu = any([p.params[0].device.type in availability.DEVICE_TYPES for p in parts])  # noqa: C419
         if may_fuse and on_gpu and not callable(options.psi):
             return choice.choose(parts, groups, options, by_row, bool(wide["fused"]), self._kernel_tables)
@@ -287,13 +291,11 @@ class ACMo(StatefulOptimizer):
             kernels = [use_kernel and row_kernel.can_step(part, groups[part.group]) for part in parts]
             if wide["fused"]:
                 row_kernel.require([part for part, kernel in zip(parts, kernels, strict=True) if not kernel])
-            if parts and all(kernels) and row_step.is_simple(parts, groups, options):
-                return row_step.step
             ways = [row_kernel.step_part if kernel else foreach_rows.step_part for kernel in kernels]
             return partial(rows.step, ways=ways)
         alone = options.sum_over_shards is None and options.process_group is None
-        at_once = use_kernel and alone and not any(special) and not options.unit_step
-        if at_once and not torch.compiler.is_compiling() and all(map(c_kernel.can_step, parts)):
+        in_one_call = use_kernel and alone and not any(special) and not options.unit_step
+        if in_one_call and not torch.compiler.is_compiling() and all(map(c_kernel.can_step, parts)):
             return c_kernel.step
         passes = [
             kernel_ops if use_kernel and not rounding and c_kernel.can_pass(part) else foreach

@@ -77,7 +77,8 @@ class CachedGroup:
     """
 
     def __init__(self, group: dict[str, Any], lists: GroupLists, parts: list[Part]) -> None:
-        self.lists, self.parts = lists._replace(grads=[]), parts  # a cache must not keep gradients alive
+        self.lists = lists._replace(grads=[])  # a cache must not keep gradients alive
+        self.parts = [with_grads(part, part.group, [], part.moment_sqs) for part in parts]
         self.params: list[Tensor] = list(group["params"])
         self.has_grad = list(map(is_not, map(get_grad, self.params), repeat(None)))
         self.options = read_edited(group)
@@ -88,7 +89,9 @@ class CachedGroup:
         # A complex parameter's part holds views of it, and a DTensor's its local shard: both are made at every step.
         tensors = lists.params + lists.moments
         self.holds_parameters = PLAIN_TYPES.issuperset(map(type, tensors)) and not any(map(Tensor.is_complex, tensors))
-        self.by_row = group["norm_scope"] in ROW_SCOPES  # nothing is cached of a moment
+        self.by_row = bool(parts) and parts[0].scope in ROW_KINDS  # nothing is cached of a moment
+        position = {i: j for j, i in enumerate(lists.indices)}
+        self.positions = [[position[i] for i in part.indices] for part in parts]  # of each part's tensors in the lists
         self.version_sum = -1  # until a step has left ‖m‖² behind
         self.layout: Layout | None = None
         self.layouts_left = MAX_LAYOUTS
@@ -139,19 +142,22 @@ class CachedGroup:
             params, moments, steps, beta_hats = lists.params, lists.moments, lists.steps, lists.beta_hats
             kept = (only.moment_sqs, (), (), only.scope, only.moment_scales, layout)
             return [Part(k, only.indices, params, params, grads, moments, steps, beta_hats, *kept)], lists
-        by_index = dict(zip(lists.indices, grads, strict=True))
+        own_grads = [[grads[j] for j in positions] for positions in self.positions]
         return [
-            part._replace(group=k, grads=[by_index[i] for i in part.indices], layout=layout) for part in self.parts
+            with_grads(p, k, own, p.moment_sqs, layout) for p, own in zip(self.parts, own_grads, strict=True)
         ], lists
 
     def remember(self, parts: Sequence[Part], squares: Sequence[Any]) -> None:
         """Keep ‖m‖² of every moment, but no gradient."""
-        self.parts = []
-        for p, own in zip(parts, squares, strict=True):
-            none: list[Tensor] = []  # not _replace, which takes three times as long
-            state = (p.moments, p.steps, p.beta_hats, own, p.shards, p.all_shards, p.scope, p.moment_scales)
-            self.parts.append(Part(p.group, p.indices, p.owners, p.params, none, *state))
+        self.parts = [with_grads(p, p.group, [], own) for p, own in zip(parts, squares, strict=True)]
         self.version_sum = sum(map(get_version, self.lists.moments))
+
+
+def with_grads(part: Part, group: int, grads: list[Tensor], moment_sqs: Any, layout: Any = None) -> Part:
+    """Return a part with other gradients. Not by _replace, which takes three times as long."""
+    p = part
+    state = (p.moments, p.steps, p.beta_hats, moment_sqs, p.shards, p.all_shards, p.scope, p.moment_scales, layout)
+    return Part(group, p.indices, p.owners, p.params, grads, *state)
 
 
 def list_kinds(lists: GroupLists, parts: Sequence[Part]) -> list[Any]:
@@ -178,17 +184,14 @@ class PartCache:
 
     def remember_norms(self, groups: Sequence[dict[str, Any]], parts: Sequence[Part], record: StepRecord) -> None:
         """Keep ‖m‖² of every moment as a step has left it; by row there is nothing to keep."""
+        if not parts or parts[0].scope in ROW_KINDS:
+            return
         squares, start = record.moment_sqs, 0
         if len(parts) == 1:
-            known = None if parts[0].scope in ROW_KINDS else squares
-            self.groups[id(groups[parts[0].group])].remember(parts, [known])
+            self.groups[id(groups[parts[0].group])].remember(parts, [squares])
             return
         by_group: dict[int, tuple[list[Part], list[Any]]] = {}
         for part in parts:
-            if part.scope in ROW_KINDS:
-                by_group.setdefault(part.group, ([], []))[0].append(part)
-                by_group[part.group][1].append(None)
-                continue
             own, own_squares = by_group.setdefault(part.group, ([], []))
             own.append(part)
             own_squares.append(squares[start : start + len(part.params)])
