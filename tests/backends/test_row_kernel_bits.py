@@ -1,0 +1,114 @@
+"""A step by row of the C kernel gives the same bits on any threads, instruction set and scale."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from acmo import native
+from acmo.backends.row_kernel import RowTensor, step_rows
+from acmo.native import Kernel
+from tests.support import row_oracle
+from tests.support.row_kernel_steps import (
+    DTYPES,
+    NUMBERS,
+    SCOPES,
+    SHAPES,
+    bits,
+    describe,
+    double,
+    normal,
+    run,
+)
+from tests.support.row_oracle import Numbers
+
+pytestmark = pytest.mark.skipif(native.kernel() is None, reason=f"no kernel: {native.why_missing()}")
+
+SMALL = st.tuples(st.integers(1, 40), st.integers(1, 70))
+
+
+@pytest.fixture
+def kernel() -> Iterator[Kernel]:
+    loaded = native.required()
+    isa, threads = loaded.isa, torch.get_num_threads()
+    yield loaded
+    assert loaded.set_isa(isa)
+    torch.set_num_threads(threads)
+
+
+def many_tensors(p_dtype: torch.dtype, m_dtype: torch.dtype, numbers: Numbers, seed: int | None) -> list[RowTensor]:
+    made = []
+    shapes = [*SHAPES, (2, 70001), (1100, 64), (70000, 2), (257, 300), *[(3, 5)] * 10, (0, 4)]
+    for i, shape in enumerate(shapes):
+        for scope in SCOPES:
+            p, g = normal(shape, 3 * i, p_dtype), normal(shape, 3 * i + 1, p_dtype)
+            m, scale = normal(shape, 3 * i + 2), None
+            if i % 3 == 0 and shape[0] > 1:
+                m[0], g[0] = m[1], -m[1].to(p_dtype)  # with β = 1, direct sums
+            if m_dtype == torch.int8:
+                q, s = row_oracle.quantise(double(m))
+                m, scale = torch.from_numpy(q), torch.from_numpy(s)
+            made.append(describe(p, m.to(m_dtype), g, scope, numbers, scale=scale, seed=seed, first_index=i))
+    return made
+
+
+@pytest.mark.slow
+@pytest.mark.combinations
+@pytest.mark.parametrize("p_dtype", DTYPES)
+@pytest.mark.parametrize("m_dtype", [*DTYPES, torch.int8])
+@pytest.mark.parametrize("numbers", [Numbers(beta=1.0), NUMBERS["coupled"]], ids=["plain", "coupled"])
+def test_neither_threads_nor_instruction_set_change_a_bit(
+    kernel: Kernel, p_dtype: torch.dtype, m_dtype: torch.dtype, numbers: Numbers
+) -> None:
+    results = []
+    originals = many_tensors(p_dtype, m_dtype, numbers, 7 if p_dtype == torch.bfloat16 else None)
+    for isa in dict.fromkeys(("x86-64", "x86-64-v3", "x86-64-v4", kernel.isa)):
+        if not kernel.set_isa(isa):
+            continue
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            tensors = [
+                t._replace(
+                    param=t.param.clone(), moment=t.moment.clone(), scale=None if t.scale is None else t.scale.clone()
+                )
+                for t in originals
+            ]
+            report = step_rows(tensors)
+            state = [(bits(t.param), bits(t.moment), t.scale is not None and bits(t.scale)) for t in tensors]
+            results.append((state, [bits(x) for x in report]))
+    assert len(results) >= 2
+    assert all(result == results[0] for result in results)
+
+
+@settings(max_examples=60, deadline=None)
+@given(SMALL, st.integers(0, 2**31), st.integers(-80, 80), st.integers(-80, 80), st.sampled_from(list(SCOPES)))
+def test_unit_step_is_free_of_scale(shape: tuple[int, int], seed: int, g_log: int, m_log: int, scope: str) -> None:
+    p, m, g = (normal(shape, seed + k) for k in range(3))
+    q, scaled_m, scaled_g = p.clone(), m * 2.0**m_log, g * 2.0**g_log
+    run(p, m, g, scope)
+    run(q, scaled_m, scaled_g, scope)
+    assert bits(p) == bits(q)
+    assert bits(m * 2.0**g_log) == bits(scaled_m)
+
+
+@pytest.mark.slow
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(SMALL, min_size=1, max_size=60), st.integers(0, 2**31), st.sampled_from(list(SCOPES)), st.integers(2, 5)
+)
+def test_threads_never_change_a_bit(shapes: list[tuple[int, int]], seed: int, scope: str, threads: int) -> None:
+    before, results = torch.get_num_threads(), []
+    shapes = [*shapes, (3000, 11)]
+    try:
+        for count in (1, threads):
+            torch.set_num_threads(count)
+            tensors = [describe(*(normal(shape, seed + k) for k in range(3)), scope) for shape in shapes]
+            report = step_rows(tensors)
+            results.append([bits(x) for t in tensors for x in t[:3]] + [bits(x) for x in report])
+    finally:
+        torch.set_num_threads(before)
+    assert results[0] == results[1]
