@@ -108,16 +108,24 @@ class _Shown:
     def __init__(self, console: Any) -> None:
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-        words = (TextColumn(t) for t in ("epoch {task.fields[epoch]:.1f}", "loss {task.fields[loss]:.4g}"))
-        columns = (*words, BarColumn(), TextColumn("{task.completed}/{task.total} steps"), TimeRemainingColumn())
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[steps]}"),
+            TimeRemainingColumn(),
+        )
         self._bar = Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
 
     def __enter__(self) -> Any:
         self._bar.start()
-        task = self._bar.add_task("", total=1, epoch=0.0, loss=float("nan"))
+        task = self._bar.add_task("loading", total=None, steps="")
 
         def progress(p: Any) -> None:
-            self._bar.update(task, completed=p.step, total=p.steps, epoch=p.epoch, loss=p.loss)
+            loss = f" loss {p.loss:.4g}" if p.step else ""
+            steps = f"{p.step}/{p.steps} steps"
+            self._bar.update(
+                task, completed=p.step, total=p.steps, description=f"epoch {p.epoch:.1f}{loss}", steps=steps
+            )
 
         return progress
 
