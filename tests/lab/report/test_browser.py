@@ -27,7 +27,7 @@ def browser(tmp_path_factory):
 
 
 SERIES = "[...document.querySelectorAll('.plot')].map(div => div.data.map(t => [t.meta, t.visible]))"
-ROWS = "[...document.querySelectorAll('#verdict tbody tr')].map(row => row.dataset.label)"
+ROWS = "[...document.querySelectorAll('#verdict table.verdict tbody tr')].map(row => row.dataset.label)"
 
 
 def open_page(browser, folder, width=1280, **kwargs):
@@ -87,6 +87,25 @@ def test_the_switches_change_the_plots(browser, small):
     browser.click('input[name="cost"][value="seconds"]')
     assert browser.run(median) == pytest.approx(steps / 20 * 0.25)
     assert browser.errors == []
+
+
+def test_a_button_saves_the_curves_of_a_plot_as_csv(browser, small):
+    open_page(browser, small)
+    plots = browser.run("document.querySelectorAll('.plot').length")
+    assert browser.run("document.querySelectorAll('[data-save]').length") == 3 * plots
+    catch = "URL.createObjectURL = (blob) => { window.saved = blob; return '#'; }; "
+    browser.run(catch + "document.querySelector('#curves [data-save=csv]').click()")
+    lines = browser.run("window.saved.text()").splitlines()
+    assert lines[0] == "optimizer,x,y"
+    assert lines[1].startswith("ACMo,1,2.3")
+    assert len(lines) == 1 + 3 * 10
+    assert browser.errors == []
+
+
+def test_the_index_leads_to_every_section(browser, small):
+    open_page(browser, small)
+    targets = browser.run("[...document.querySelectorAll('#index a')].map(a => a.getAttribute('href').slice(1))")
+    assert targets == browser.run("[...document.querySelectorAll('main section')].map(s => s.id)")
 
 
 def test_a_table_sorts_both_ways_and_finds_runs(browser, small):

@@ -45,7 +45,7 @@ def verdict(task: Mapping[str, Any], width: int = 200) -> Table:
         cost = row["cost"]
         shown = _number(cost["ms_per_step_optimizer"], ".2f"), _number(cost["state_bytes_per_parameter"], ".1f")
         table.add_row(
-            str(row["rank"] or "–"),
+            str(row.get("group") or "–"),
             Text(row["title"]),
             _interval(row["test"], percent),
             *(_difference(row["differences"].get(o), percent) for o in others),
@@ -92,6 +92,12 @@ def _caption(task: Mapping[str, Any], percent: bool, wide: bool) -> str:
         parts.append(f"Learning rates beyond the grid, tried since the best was at its edge: {'; '.join(beyond)}.")
     if any(row["edges"] for row in task["rows"]):
         parts.append("! the best value is on the edge of the grid: a wider one might do better.")
+    if task.get("detectable") is not None:  # not in summaries of earlier versions
+        least = f"{100 * task['detectable']:.2f} points" if percent else f"{task['detectable']:.3g}"
+        parts.append(
+            f"#: groups; within one, no difference from its first is shown. The seeds could have shown {least} "
+            "(median of all pairs, power 80 %)."
+        )
     diverged = sum(row["diverged"]["tune"] + row["diverged"]["final"] for row in task["rows"])
     if diverged:
         parts.append(f"{diverged} run{'s' * (diverged != 1)} diverged.")

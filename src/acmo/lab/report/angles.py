@@ -12,11 +12,15 @@ def telemetry(contestants: Sequence[Contestant]) -> list[Row]:
     """ACMo's angles, of those that tell them."""
     titles = {
         "cos_grad_moment": "cos(g, m): the gradient's angle to the moment before it",
-        "beta_hat": "β̂: how much of the moment is kept",
+        "beta_hat": "β̂ = β‖g‖/‖m‖: the factor on the moment",
         "clip_scale": "clip scale: 1 where nothing is clipped",
     }
     plots = [plot_of(contestants, "train", key, title=title, log=key == "beta_hat") for key, title in titles.items()]
-    return [plot for plot in plots if plot["series"]]
+    return [plot for plot in plots if plot["series"] and not _nothing_clips(plot)]
+
+
+def _nothing_clips(plot: Row) -> bool:
+    return plot["key"] == "clip_scale" and all(min(series["low"]) >= 1 for series in plot["series"])
 
 
 def share_clipped(contestant: Contestant) -> float | None:

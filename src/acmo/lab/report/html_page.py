@@ -91,6 +91,8 @@ def _task(number: int, task: Row, plan: Row, plots: list[Row]) -> Row:
         "rows": _verdict(task, original(plan, task["task"])),
         "paper": original(plan, task["task"]),
         "verdict": sentences.verdict(task),
+        "matrix": _matrix(task),
+        "power": sentences.power(task),
         "curves_sentence": sentences.curves(task, learned),
         "curves": [add("curve", plot) for plot in learned],
         "losses": tabulate_losses(task),
@@ -141,7 +143,9 @@ def _verdict(task: Row, paper: Any) -> list[Row]:
             setting = describe(row["settings"])
         table.append(
             {
-                "label": row["label"], "title": row["title"], "rank": row["rank"], "bar": bar,
+                "label": row["label"], "title": row["title"], "bar": bar,
+                "group": row.get("group") or row["rank"],  # summaries of earlier versions have no groups
+
                 "test": words.interval(test, metric), "test_value": test["mean"],
                 "paper": paper.finals.get(row["label"]) if paper else None,
                 "differences": {o: _difference(d, metric) for o, d in row["differences"].items()},
@@ -153,6 +157,32 @@ def _verdict(task: Row, paper: Any) -> list[Row]:
                 "setting": setting, "flags": flags,
             }
         )  # fmt: skip
+    return table
+
+
+def _matrix(task: Row) -> list[Row]:
+    """Every pair, a row per optimizer, best first: what it has over the one of the column."""
+    pairs = {(p["first"], p["second"]): p for p in task.get("pairs", [])}
+    scored = [r["label"] for r in sorted(task["rows"], key=lambda r: r["rank"] or 0) if r["rank"] is not None]
+    other_way = {"better": "worse", "worse": "better"}
+    table = []
+    for label in scored if len(scored) > 2 else ():
+        cells: list[Row | None] = []
+        for other in scored:
+            pair, sign = (pairs.get((label, other)), 1) if (label, other) in pairs else (pairs.get((other, label)), -1)
+            if pair is None or pair["mean"] is None:
+                cells.append(None)
+                continue
+            verdict = pair["verdict"] if sign == 1 else other_way.get(pair["verdict"], pair["verdict"])
+            least = words.score(pair["detectable"], task["metric"]) if pair["detectable"] is not None else ""
+            cells.append(
+                {
+                    "text": words.score(sign * pair["mean"], task["metric"], sign=True, units=False),
+                    "verdict": verdict,
+                    "about": verdict + (f"; {least} could have been shown" if least else ""),
+                }
+            )
+        table.append({"label": label, "cells": cells})
     return table
 
 

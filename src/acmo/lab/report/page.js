@@ -8,7 +8,7 @@
     dark: ["#ff6b6b", "#5aa9ff", "#4cc38a", "#b58cff", "#f0a030", "#3cc7d6", "#ff7ac2", "#a0a8b0", "#d8c26a", "#9aa8ff"],
   };
   const DASHES = ["solid", "solid", "dash", "dash", "dot", "dot", "dashdot", "solid", "dash", "dot"];
-  const state = { hidden: new Set(), x: "epoch", log: true, bands: true, cost: "step", theme: "light", printing: false };
+  const state = { hidden: new Set(), x: "epoch", log: true, bands: labels.length <= 4, cost: "step", theme: "light", printing: false };
 
   // Plotly reads tags in texts: names are shown as they are.
   const text = (s) => String(s).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
@@ -130,6 +130,25 @@
     state.hidden = new Set(labels.filter((other) => other !== label));
     legend();
   }
+
+  // What a plot shows as a table, one line per point; bands are left out.
+  function csv(div) {
+    const cell = (v) => (/[",\n]/.test(String(v)) ? `"${String(v).replace(/"/g, '""')}"` : String(v ?? ""));
+    const lines = div.data.filter((trace) => trace.mode !== "none").flatMap((trace) => [...trace.x].map((x, i) => [titles[trace.meta] ?? trace.meta, x, trace.y[i]]));
+    return [["optimizer", "x", "y"], ...lines].map((line) => line.map(cell).join(",")).join("\n") + "\n";
+  }
+  function save(button) {
+    const div = button.closest("figure").querySelector(".plot");
+    if (!div.data) return;
+    const kind = button.dataset.save;
+    if (kind !== "csv") return Plotly.downloadImage(div, { format: kind, filename: div.id, width: 900, height: 500 });
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([csv(div)], { type: "text/csv" }));
+    link.download = `${div.id}.csv`;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  }
+  all("[data-save]").forEach((button) => button.addEventListener("click", () => save(button)));
 
   const value = (cell) => {
     if (!("v" in cell.dataset)) return cell.textContent.trim().toLowerCase();

@@ -24,6 +24,11 @@ def verdict(task: Row) -> str:
         f"{words.interval(first['test'], metric)}, by {words.listing(ties)} "
         f"over {words.count(first['test']['n'], 'seed')}."
     )
+    tied = [r["title"] for r in scored if r.get("group") == 1]
+    if len(tied) == len(scored) > 1:
+        text += " No optimizer is shown to differ from it."
+    elif len(tied) > len(ties):
+        text += f" Not shown to differ from it: {words.listing([t for t in tied if t not in ties])}."
     titles = {r["label"]: r["title"] for r in rows}
     for other in dict.fromkeys(o for r in rows for o in r["differences"]):
         text += f" {_against(titles.get(other, other), [r for r in scored if other in r['differences']], other)}"
@@ -34,6 +39,19 @@ def verdict(task: Row) -> str:
     if missing:
         text += f" Without a score: {words.listing(missing)}."
     return text + words.counted(task.get("counted"))
+
+
+def power(task: Row) -> str:
+    """What difference the seeds could have shown."""
+    least = task.get("detectable")
+    if least is None:
+        return ""
+    shown = words.score(least, task["metric"], units=False) + " points" * (words.unit(task["metric"]) != "")
+    return (
+        f"With {words.count(len(task['seeds']), 'seed')}, a true difference of {shown} would have been shown "
+        "with a power of 80 % (median of all pairs); smaller ones may be there unseen. Intervals are of one pair each: "
+        "of many pairs, one in twenty may be shown by chance."
+    )
 
 
 def _against(title: str, rows: Sequence[Row], other: str) -> str:

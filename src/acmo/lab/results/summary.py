@@ -7,7 +7,7 @@ from typing import Any, Literal
 from acmo.lab.config.extension import extends
 from acmo.lab.config.grids import Grid, grid_of, title_of
 from acmo.lab.config.plan import Plan
-from acmo.lab.results import stats
+from acmo.lab.results import stats, ties
 from acmo.lab.results.losses import summarise_losses
 from acmo.lab.results.run_record import RunRecord, Score
 
@@ -61,7 +61,9 @@ def _task(plan: Plan, task: str, runs: list[RunRecord], score: Score) -> Row:
     tests = {label: {r.seed: r.score_on("test", metric) for r in finals[label]} for label in by_label}
     intervals = {label: _within(metric, stats.bootstrap_interval(_present(t.values()))) for label, t in tests.items()}
     lost = {label: _diverged(finals[label]) for label in by_label}
+    pairs = ties.compare_pairs(tests, best)
     rank = stats.ranks({label: i.mean for label, i in intervals.items()}, best, lost)
+    groups = ties.group_ties(rank, pairs)
     decay = _fixed_decay(plan, picked)
     split: Split = "test" if plan.test_every_setting else "valid"
     known = _present([r.score_on(split, metric) for r in runs])
@@ -79,6 +81,7 @@ def _task(plan: Plan, task: str, runs: list[RunRecord], score: Score) -> Row:
                 "title": title_of(contender),
                 "optimizer": contender.optimizer,
                 "rank": rank[label],
+                "group": groups[label],
                 "test": intervals[label]._asdict(),
                 "test_by_seed": {str(seed): s for seed, s in sorted(tests[label].items()) if s is not None},
                 "differences": {
@@ -106,6 +109,8 @@ def _task(plan: Plan, task: str, runs: list[RunRecord], score: Score) -> Row:
         "weight_decay": decay,
         "seeds": plan.final_seeds(),
         "target": {"score": target, "split": "valid", "from": sorted(label for label, e in ends.items() if e)},
+        "pairs": [pair._asdict() for pair in pairs],
+        "detectable": ties.typical_detectable(pairs),
         "budget_split": split,
         "counted": {split: how for split in ("valid", "test") if (how := _counted(runs, split))},
         "rows": table,
