@@ -56,16 +56,40 @@ def rounding_bfloat16() -> Iterator[None]:
             setattr(InterpreterBuilder, name, value)
 
 
-@pytest.fixture
-def interpreter(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+@contextmanager
+def use_interpreter() -> Iterator[None]:
     """Step CPU parameters by the Triton kernels, in the interpreter, with blocks of 256 entries."""
     assert os.environ.get("TRITON_INTERPRET") == "1"
     from acmo.backends.triton import availability, steps
 
-    monkeypatch.setattr(availability, "DEVICE_TYPES", ["cpu"])
-    monkeypatch.setattr(steps, "BLOCK", 256)
-    monkeypatch.setattr(steps, "TILE", 8)
-    monkeypatch.setattr(steps, "LANES", 64)
-    with rounding_bfloat16(), warnings.catch_warnings():
+    with pytest.MonkeyPatch.context() as patch, rounding_bfloat16(), warnings.catch_warnings():
+        patch.setattr(availability, "DEVICE_TYPES", ["cpu"])
+        patch.setattr(steps, "BLOCK", 256)
+        patch.setattr(steps, "TILE", 8)
+        patch.setattr(steps, "LANES", 64)
         warnings.simplefilter("ignore", RuntimeWarning)  # NumPy warns of inf − inf, by which kernels test for it
         yield
+
+
+@pytest.fixture
+def interpreter() -> Iterator[None]:
+    """Use the interpreter during a test."""
+    with use_interpreter():
+        yield
+
+
+@contextmanager
+def count_launches() -> Iterator[list[str]]:
+    """List the names of the kernels that the interpreter runs."""
+    from triton.runtime.interpreter import InterpretedFunction
+
+    names: list[str] = []
+    run = InterpretedFunction.run
+
+    def count(self: Any, *args: Any, **kwargs: Any) -> Any:
+        names.append(self.fn.__name__)
+        return run(self, *args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(InterpretedFunction, "run", count)
+        yield names
