@@ -3,7 +3,8 @@
 import argparse
 import platform
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy
@@ -40,6 +41,7 @@ def diagnosis() -> Iterator[tuple[str, str]]:
     yield "acmo", acmo.__version__
     yield "torch", torch.__version__
     yield "numpy", numpy.__version__
+    yield "triton", find_triton_version()
     yield "python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"
     yield "threads", f"{torch.get_num_threads()} (torch.set_num_threads changes it)"
     kernel = native.kernel()
@@ -51,6 +53,26 @@ def diagnosis() -> Iterator[tuple[str, str]]:
     for device in devices():
         fused = device.type == "cpu" and kernel is not None
         yield str(device), "fused (the C kernel)" if fused else describe_gpu(device)
+        if device.type == "cuda":
+            yield "", describe_hardware(device)
+
+
+def find_triton_version() -> str:
+    """Return the version of Triton, without importing it."""
+    try:
+        return version("triton")
+    except PackageNotFoundError:
+        return f"not installed ({availability.INSTALL})"
+
+
+def describe_hardware(device: torch.device) -> str:
+    """Return what a GPU is, and with what torch runs on it."""
+    properties = torch.cuda.get_device_properties(device)
+    runtime = f"ROCm {torch.version.hip}" if torch.version.hip else f"CUDA {torch.version.cuda}"
+    return (
+        f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB, capability {properties.major}."
+        f"{properties.minor}, {properties.multi_processor_count} multiprocessors, {runtime}"
+    )
 
 
 def describe_gpu(device: torch.device) -> str:
@@ -81,6 +103,7 @@ def self_test() -> Iterator[tuple[str, bool, str]]:
         {},
         {"norm_scope": "group", "psi": "sqrt", "max_grad_norm": 5.0, "weight_decay": 0.05},
         {"norm_scope": "tensor", "weight_decay": 0.05, "decoupled_weight_decay": True, "maximize": True},
+        {"norm_scope": "row", "weight_decay": 0.05},
     ]
     for device in devices():
         for name, flags in backends(device).items():
@@ -165,23 +188,36 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m acmo.doctor", description=__doc__)
     parser.add_argument("--self-test", action="store_true", help="compare every backend with the reference (seconds)")
     options = parser.parse_args(arguments)
+    lines: list[str] = []
+
+    def show(line: str) -> None:
+        lines.append(line)
+        print(line, flush=True)
+
     for what, answer in diagnosis():
-        print(f"{what:8} {answer}")
+        show(f"{what:8} {answer}")
     if not options.self_test:
         return 0
     failed = 0
     for case, passed, detail in self_test():
         failed += not passed
-        print(f"{'ok  ' if passed else 'FAIL'} {case}: {detail}", flush=True)
+        show(f"{'ok  ' if passed else 'FAIL'} {case}: {detail}")
     gpus = [device for device in devices() if device.type == "cuda"]
-    if not gpus:
-        print("no GPU here: launches, equal bits, CUDA graphs and speed on a GPU were not tested")
     for device in gpus:
         for case, passed, detail in gpu_test(device):
             failed += not passed
-            print(f"{'ok  ' if passed else 'FAIL'} {device} {case}: {detail}", flush=True)
-    print("all backends agree with the reference" if not failed else f"{failed} cases failed: please report the table")
+            show(f"{'ok  ' if passed else 'FAIL'} {device} {case}: {detail}")
+    if not gpus:
+        show("no GPU here: launches, equal bits, CUDA graphs and speed on a GPU were not tested")
+    show("all backends agree with the reference" if not failed else f"{failed} cases failed: please report them")
+    print(format_report(lines))
     return 1 if failed else 0
+
+
+def format_report(lines: Sequence[str]) -> str:
+    """Return a block of Markdown to paste into an issue."""
+    body = "\n".join(lines)
+    return f"\nTo report this, paste everything below the line into an issue.\n{'-' * 60}\n```text\n{body}\n```"
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ import sys
 
 import torch
 
-from acmo import doctor, native
+from acmo import doctor, gpu_test, native
 
 
 def test_it_names_versions_backend_and_threads(capsys):
@@ -70,10 +70,35 @@ from acmo.backends.scalars import compute_scalars as doctor_solve  # noqa: E402 
 
 
 def test_gpu_tests_report_what_goes_wrong_without_a_gpu(monkeypatch):
-    from acmo import gpu_test
-
     monkeypatch.setattr(gpu_test, "SPEED_SHAPES", ((8, 8),))
+    monkeypatch.setattr(gpu_test, "SHAPES", ((16, 24), (7,), (40, 4)))
     found = {name: (passed, detail) for name, passed, detail in gpu_test.gpu_test(torch.device("cpu"))}
-    assert found["equal bits"][0]
-    assert not found["captured graph"][0]
-    assert not found["speed"][0]
+    for name in ("equal bits", "stochastic rounding", "spectral steps"):
+        assert found[name][0], found[name][1]
+    for name in ("launches", "captured graph", "speed"):  # these need a GPU
+        assert not found[name][0]
+
+
+def test_kernels_are_told_from_copies_and_named_shortly():
+    events = ["sum_chunks", "Memcpy HtoD (Pinned -> Device)", "void at::native::fill(int)", "Memset (Device)"]
+    assert gpu_test.list_kernels(events) == ["sum_chunks", "void at::native::fill"]
+
+
+def test_speed_table_has_milliseconds_ratios_and_rates():
+    table = gpu_test.format_times("two tensors", {"SGD fused": 2.0, "ACMo": 3.0}, 4_000_000)
+    assert table.splitlines()[2].split() == ["ACMo", "3.000", "1.50", "1.3"]
+
+
+def test_self_test_ends_with_a_block_to_paste(capsys, monkeypatch):
+    monkeypatch.setattr(doctor, "self_test", lambda: iter([("cpu foreach", True, "1.0 of 2 ulps")]))
+    assert doctor.main(["--self-test"]) == 0
+    out = capsys.readouterr().out
+    block = out[out.index("```text") :]
+    assert block.endswith("```\n")
+    for line in ("ok   cpu foreach: 1.0 of 2 ulps", f"torch    {torch.__version__}", "triton"):
+        assert line in block
+
+
+def test_contenders_are_timed_in_one_order():
+    names = list(gpu_test.build_contenders(gpu_test.make_params(torch.device("cpu"), ((8, 8),))))
+    assert names[:2] == ["SGD fused", "AdamW fused"]
