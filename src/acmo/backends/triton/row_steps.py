@@ -41,9 +41,9 @@ def step(
         )
     for part in parts:
         increment_version([*part.params, *part.moments, *part.moment_scales])
-    row_places = tuple([(part.group, i) for part in parts for i in part.indices])
     return StepRecord(
-        tables.norms, tables.clip_scale, tables.applied_flag, (), places, rows=tables.report, row_places=row_places,
+        tables.norms, tables.clip_scale, tables.applied_flag, (), places, rows=tables.report,
+        row_places=tables.row_places,
         kernel_log=tables.log,
     )  # fmt: skip
 

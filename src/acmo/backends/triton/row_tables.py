@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from acmo.backends.triton import column_kernels, fields
-from acmo.backends.triton.tables import Table, keep_for_graph, kind_of, number_entries, upload
+from acmo.backends.triton.tables import Table, keep_for_graph, kind_of, number_entries, upload, write_columns
 from acmo.rounding import rounds_randomly
 from acmo.scopes import count_entries
 from acmo.step_data import GroupOptions, KernelLog, Part, RowNorms
@@ -16,6 +16,7 @@ from acmo.step_data import GroupOptions, KernelLog, Part, RowNorms
 LANES = 1024  # entries of a tile: 8 per thread of 4 warps, so that several programs share a multiprocessor
 SPLIT_ABOVE = 65536  # entries of a single row, beyond which several programs share it
 ROW_CHUNKS = 128  # of a column, at most
+ADDRESSES = (fields.PARAM, fields.MOMENT, fields.GRAD, fields.STEP, fields.SCALE)
 HEIGHT, WIDTH = column_kernels.HEIGHT.value, column_kernels.WIDTH.value
 Dtypes = tuple[torch.dtype, torch.dtype, torch.dtype]
 
@@ -90,7 +91,7 @@ class RowTables:
                 describe(host[j], part, p, owner)
                 host[j, fields.GROUP.value] = part.group
                 j += 1
-        self._write_addresses(addresses)
+        write_columns(self.tensors, ADDRESSES, addresses)
         aligned = self.aligned = self._find_aligned()
         keys = [(*kinds[j], bool(aligned[j])) for j in range(n)]
         self.rows, self.lines, self.updates = Programs(), Programs(), Programs()
@@ -137,12 +138,8 @@ class RowTables:
         self.clip_scale = torch.ones(1, dtype=torch.float64, device=device)
         self.applied = zeros(1, dtype=torch.bool)
         self.applied_byte, self.applied_flag = self.applied.view(torch.int8), self.applied[0]
-        self.launched = False
-
-    def _write_addresses(self, addresses: tuple[list[int], ...]) -> None:
-        columns = (fields.PARAM, fields.MOMENT, fields.GRAD, fields.STEP, fields.SCALE)
-        for column, values in zip(columns, addresses, strict=True):
-            self.tensors.host[:, column.value] = values if values else 0
+        self.addresses, self.launched = addresses, False
+        self.row_places = tuple([(part.group, i) for part in parts for i in part.indices])
 
     def _find_aligned(self) -> "np.ndarray[Any, Any]":
         """Return which tensors can be loaded 16 bytes at a time, in every row."""
@@ -155,8 +152,10 @@ class RowTables:
 
     def relocate(self, addresses: tuple[list[int], ...]) -> bool:
         """Take other addresses of the same tensors; return whether they are aligned alike, as the launches need."""
-        self._write_addresses(addresses)
-        self.tensors.key = None
+        if self.tensors.key is not self.addresses:  # they were never uploaded, so the key is not of the values here
+            self.tensors.key = None
+        write_columns(self.tensors, ADDRESSES, addresses)
+        self.addresses = addresses
         return bool(np.array_equal(self._find_aligned(), self.aligned))
 
     def keep_record(self, before: "RowTables") -> None:
@@ -167,7 +166,7 @@ class RowTables:
     def update_tensors(self) -> Tensor:
         """Return the table of tensors."""
         keep_for_graph(self, self.tensors)
-        return self.tensors.device if self.tensors.has(True) else self.tensors.write(True)
+        return self.tensors.device if self.tensors.has(self.addresses) else self.tensors.write(self.addresses)
 
     def update_numbers(self, groups: Sequence[GroupOptions]) -> Tensor:
         """Return the table of the groups' numbers."""

@@ -184,8 +184,7 @@ class PassTables:
             return table.device
         host = table.host
         columns = (fields.PARAM, fields.MOMENT, fields.GRAD, fields.STEP, fields.BETA_HAT)
-        for column, own in zip(columns, addresses, strict=False):
-            host[:, column.value] = own
+        write_columns(table, columns, addresses)
         together = host[:, fields.PARAM.value] | host[:, fields.MOMENT.value] | host[:, fields.GRAD.value]
         host[:, fields.ALIGNED.value] = together % 16 == 0
         return table.write(addresses)
@@ -203,6 +202,14 @@ class PassTables:
     def update_numbers(self, max_norm: float, groups: Sequence[GroupOptions]) -> Tensor:
         """Return the table of the groups' numbers: floats, and the addresses of tensors that hold them."""
         return self.numbers.write_numbers(max_norm, groups)
+
+
+def write_columns(table: Table, columns: Sequence[Any], values: Sequence[list[int]]) -> None:
+    """Write the columns that differ from those of the table's key: usually the gradients' addresses alone."""
+    known = table.key if isinstance(table.key, tuple) else ()
+    for k, (column, own) in enumerate(zip(columns, values, strict=False)):
+        if k >= len(known) or known[k] != own:
+            table.host[:, column.value] = own if own else 0
 
 
 def keep_for_graph(tables: Any, table: Table) -> None:
