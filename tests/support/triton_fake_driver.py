@@ -84,10 +84,11 @@ class Ops(TorchDispatchMode):
 
 
 def build(shapes: list[tuple[int, ...]], kind: str = "ACMo", **options: Any) -> tuple[list[torch.Tensor], Any]:
-    """Return parameters with gradients, and an optimizer on them."""
+    """Return parameters with gradients, and an optimizer on them; bfloat16 where it is rounded stochastically."""
     import acmo
 
-    params = [torch.ones(shape, requires_grad=True) for shape in shapes]
+    dtype = torch.bfloat16 if options.get("stochastic_rounding") else torch.float32
+    params = [torch.ones(shape, dtype=dtype, requires_grad=True) for shape in shapes]
     for p in params:
         p.grad = torch.ones_like(p)
     return params, getattr(acmo, kind)(params, fused=True, **options)
@@ -114,6 +115,9 @@ def count_launches() -> dict[str, Any]:
         "tensor": (matrices, "ACMo", {"norm_scope": "tensor", "unit_step": True, "psi": "sqrt"}),
         "row": (matrices, "RowACMo", {}),
         "row and column": (matrices + table, "RowACMo", {"weight_decay": 0.1}),
+        "stochastic rounding": (matrices, "ACMo", {"stochastic_rounding": True}),
+        "stochastic rounding by row": (matrices, "RowACMo", {"stochastic_rounding": True}),
+        "spectral": ([(16, 16)] * 3, "SpectralACMo", {}),
         "int8": (matrices + table, "RowACMo", {"momentum_dtype": torch.int8, "norm_scope": "row"}),
     }
     for name, (shapes, kind, options) in cases.items():

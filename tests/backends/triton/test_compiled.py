@@ -12,7 +12,7 @@ from tests.support.triton_aot import TARGETS
 from tests.support.triton_interpreter import needs_triton
 
 pytestmark = needs_triton
-WIDE_LOADS = {"sum_chunks": 1, "update_chunks": 3, "step_rows": 3, "update_lines": 3}
+WIDE_LOADS = {"sum_chunks": 1, "update_chunks": 3, "step_rows": 3, "update_lines": 2, "step_along": 2}
 
 
 def run(module, *arguments):
@@ -35,7 +35,9 @@ def check_variants(found):
         if row["target"].startswith("sm_"):
             assert row["loads_16"] >= WIDE_LOADS[name], row
             if name != "sum_chunks":
-                assert row["stores_16"] >= (1 if "int8" in row["kernel"] else 2), row
+                assert row["stores_16"] >= (1 if "int8" in row["kernel"] or name == "step_along" else 2), row
+            if name == "step_rows" and "float32 float32" in row["kernel"]:
+                assert row["registers"] <= 128, row  # so that 4 programs of 128 threads share a multiprocessor
 
 
 @pytest.mark.slow
@@ -57,17 +59,22 @@ def test_all_kernels_compile_without_spills(target):
 def test_steps_take_at_most_four_launches_and_never_wait():
     (found,) = run("triton_fake_driver", "launches", "recompiling")
     quiet = {"profiler::_record_function_enter_new", "profiler::_record_function_exit._RecordFunction", "aten::detach"}
+    spectral = found["launches"].pop("spectral")  # torch multiplies matrices between the kernels
+    assert spectral["launched"] == ["step_rows", "find_line_scalars", "update_lines", "step_along", "finish_rows"]
+    assert "aten::_local_scalar_dense" not in spectral["ops"]
     for name, seen in found["launches"].items():
         assert seen["compiled"] == 0
         launches_no_kernel = {"aten::view.dtype", "aten::slice.Tensor", *quiet}
         assert set(seen["ops"]) <= launches_no_kernel, name  # no .item(), no copy to the host, no other kernel
         assert len(seen["launched"]) <= (6 if name == "two dtypes" else 4), name
-    assert len(found["launches"]["row"]["launched"]) == 2
+    for name in ("row", "stochastic rounding by row"):
+        assert len(found["launches"][name]["launched"]) == 2
     assert found["recompiling"] == {"passes": [], "rows": []}
 
 
 @pytest.mark.slow
 def test_host_time_at_a_thousand_tensors_is_bounded():
     (found,) = run("triton_fake_driver", "host")
-    host = found["host"]
-    assert host["acmo, new gradients"] < 5 * host["sgd"]  # 1.3 to 2.1 were measured, on a busy machine; the aim is 1
+    host = found["host"]  # 1.1 to 1.5 of it were measured on a busy machine; the aim is 1
+    assert host["acmo, new gradients"] < 2 * host["sgd, new gradients"]
+    assert host["rows, new gradients"] < 2.5 * host["sgd, new gradients"]
