@@ -106,6 +106,14 @@ def test_a_long_row_is_shared_by_programs(monkeypatch):
     assert_twins_agree(*run_twins([(5000,), (4,)], torch.float32, kind=acmo.RowACMo, count=2, weight_decay=0.1))
 
 
+def test_an_int8_moment_of_a_long_row_has_one_scale(monkeypatch):
+    from acmo.backends.triton import row_tables
+
+    monkeypatch.setattr(row_tables, "SPLIT_ABOVE", 1000)
+    options = {"momentum_dtype": torch.int8, "norm_scope": "row", "count": 2}
+    assert_twins_agree(*run_twins([(1, 2500)], torch.float32, kind=acmo.RowACMo, **options))
+
+
 def test_misaligned_rows_agree_with_the_reference():
     assert_twins_agree(*run_twins([(4, 16), (3, 24)], torch.float32, kind=acmo.RowACMo, offset=1, count=2))
 
