@@ -51,7 +51,7 @@ def test_train_shows_the_traceback_of_a_users_step(acmo, own):
 @pytest.mark.slow
 def test_compare_goes_on_with_the_others_after_a_failed_run(acmo, own):
     command = ["compare", f"{TASKS}:Steady", "--optimizers", f"sgd,{own}:Broken,{own}:Picky", "--epochs", "1"]
-    command += ["--try", "all.lr=0.1,0.01", "--seeds", "2", "--workers", "2", "--out", "out"]
+    command += ["--try", "all.lr=0.1,0.01", "--no-extend", "--seeds", "2", "--workers", "2", "--out", "out"]
     code, out, err = acmo(*command)
     assert code == 2
     assert "3 runs failed and are missing in the results" in err

@@ -40,7 +40,8 @@ class Command:
     """
 
     def __init__(self, folder: Path, url: str | None, *more: str) -> None:
-        flags = ["--optimizers", "sgd,adam", "--try", "all.lr=0.1,0.01", "--seeds", "3", "--checkpoint-every", "5it"]
+        flags = ["--optimizers", "sgd,adam", "--try", "all.lr=0.1,0.01", "--no-extend", "--seeds", "3"]
+        flags += ["--checkpoint-every", "5it"]
         flags += ["--workers", "2", "--out", "out", *(["--storage", url] if url else []), *more]
         command = [sys.executable, "-m", "acmo", "compare", f"{TASKS}:Slow", *flags]
         folder.mkdir(exist_ok=True)
