@@ -190,19 +190,21 @@ def gather_totals(
     n_groups: int,
     options: StepOptions,
     found_inf: Tensor | None,
-    home: Tensor,
+    like: Tensor,
 ) -> RankTotals:
     """Add up one rank's totals with those of all others, in the order of ranks: the same bits everywhere.
 
-    A rank without a gradient must call this, too, or the others would wait.
+    A rank without a gradient must call this, too, or the others would wait. The message has the dtype and the device of
+    ``like``.
     """
+    zero = like.new_zeros(())
     active = float(zlib.crc32(repr([(part.group, tuple(part.indices)) for part in parts]).encode()))
-    overflow = torch.zeros_like(home) if found_inf is None else (found_inf != 0).to(home)
+    overflow = zero if found_inf is None else (found_inf != 0).to(zero)
     columns = []
     for k in range(n_groups):
-        own, clock = sums.get(k, PartSums(home, home)), newest.get(k, Newest(home, None))
-        fields = [home if x is None else x for x in (*own, *clock)]
-        columns.append(torch.stack([*fields, torch.full_like(home, active), overflow]))
+        own, clock = sums.get(k, PartSums(zero, zero)), newest.get(k, Newest(zero, None))
+        fields = [zero if x is None else x for x in (*own, *clock)]
+        columns.append(torch.stack([*fields, torch.full_like(zero, active), overflow]))
     message = torch.stack(columns, dim=1)
     received = [torch.empty_like(message) for _ in range(dist.get_world_size(options.process_group))]
     dist.all_gather(received, message, group=options.process_group)

@@ -257,12 +257,12 @@ class StepLog:
             self.applied += 1
         # A step that only makes state (gradients and lr 0) is not taken, but nothing was skipped either.
         elif isinstance(applied, Tensor):
-            raw = sum_raw(record)
-            self.skipped = (0 if self.skipped is None else self.skipped) + (~applied & (raw != 0)).int()
-            taken = applied.int()
-            self.applied_on_device = taken if self.applied_on_device is None else self.applied_on_device + taken
+            was_skipped = torch.gt(has_gradient(record), applied)
+            self.skipped = was_skipped.int() if self.skipped is None else self.skipped + was_skipped
+            before = self.applied_on_device
+            self.applied_on_device = applied.int() if before is None else before + applied
         else:
-            self.skipped = (0 if self.skipped is None else self.skipped) + int(float(sum_raw(record)) != 0)
+            self.skipped = (0 if self.skipped is None else self.skipped) + int(has_gradient(record))
             return
         if self.record is not None and has_same_places(self.record, record):
             self.completed = complete(self.record, record) if record.late else None
@@ -293,9 +293,9 @@ class StepLog:
         return next((record for record in records if bool(record.applied)), None)
 
 
-def sum_raw(record: StepRecord) -> Tensor:
-    """Return ‖g‖² of line 1 over all parameters."""
-    return (record.norms if record.all_ranks is None else record.all_ranks)[RAW_GRAD_SQ].sum()
+def has_gradient(record: StepRecord) -> Tensor:
+    """Return whether a gradient of line 1 is not 0, on any rank."""
+    return (record.norms if record.all_ranks is None else record.all_ranks)[RAW_GRAD_SQ].any()
 
 
 def has_same_places(one: StepRecord, other: StepRecord) -> bool:

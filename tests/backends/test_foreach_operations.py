@@ -1,53 +1,35 @@
-"""How many operations a foreach step takes, counted on meta tensors: what a GPU would have to launch."""
+"""What a foreach step asks of a device, counted on meta tensors: its operations, and the words that they move."""
 
 import pytest
-import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
-import acmo
+from acmo import ACMo
+from tests.support.operations import CountOperations, trace_step
 
-VIEWS = (
-    "view",
-    "reshape",
-    "unbind",
-    "expand",
-    "select",
-    "slice",
-    "detach",
-    "alias",
-    "profiler",
-    "unsqueeze",
-    "lift",
-    "t.",
-)
+SHAPE = (40, 30)
+SCOPES = ["global", "group", "tensor"]
 
 
-class Operations(TorchDispatchMode):
-    """Counts torch's operations, but for views."""
-
-    def __init__(self):
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.count += not any(view in func.name() for view in VIEWS)
-        return func(*args, **(kwargs or {}))
+def trace(n: int, **options) -> CountOperations:
+    return trace_step(lambda params: ACMo(params, foreach=True, **options), n, SHAPE)
 
 
-def count_operations(n, **options):
-    params = [torch.ones(4, 3, device="meta", requires_grad=True) for _ in range(n)]
-    opt = acmo.ACMo(params, lr=0.1, foreach=True, **options)
-    for p in params:
-        p.grad = torch.ones_like(p)
-    opt.step()
-    opt.step()
-    with Operations() as operations:
-        opt.step()
-    return operations.count
+def count_words(operations: CountOperations, n: int) -> float:
+    """Words of 4 bytes per parameter."""
+    return operations.bytes / (4 * n * SHAPE[0] * SHAPE[1])
 
 
-@pytest.mark.parametrize("scope", ["global", "group", "tensor"])
-def test_foreach_takes_one_operation_per_tensor_and_few_others(scope):
-    few, many = (count_operations(n, norm_scope=scope) for n in (10, 60))
-    assert many - few <= 50
-    assert few - 10 <= 80
+@pytest.mark.parametrize("n", [1, 10, 60])
+@pytest.mark.parametrize("scope", SCOPES)
+def test_n_tensors_take_at_most_n_and_40_operations(scope: str, n: int):
+    assert trace(n, norm_scope=scope).total <= n + 40
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_step_moves_10_words_per_parameter_2_for_the_skip(scope: str):
+    assert count_words(trace(5, norm_scope=scope), 5) == 10
+    assert count_words(trace(5, norm_scope=scope, nonfinite="propagate"), 5) == 8
+
+
+def test_decay_moves_at_most_14_words_per_parameter():
+    assert count_words(trace(5, weight_decay=0.1, decoupled_weight_decay=True), 5) == 12
+    assert count_words(trace(5, weight_decay=0.1), 5) <= 17

@@ -47,46 +47,46 @@ def update(part: Part, group: GroupOptions, options: StepOptions, scalars: PartS
     factor = grad_factor(group, options, scalars.clip_scale)
     if options.max_grad_norm is not None:
         factor = scalars.clip_scale if factor is None else factor * scalars.clip_scale
+    n = len(part.params)
     g, is_copy = take_gradients(part, group, factor)
     beta_hat, alpha, theta_factor = scalars.beta_hat, group.lr, group.theta_factor
     if scalars.step_factor is not None:  # where it is 0, m_t is rounding: β̂ = 0 and g = 0 make it 0
         alpha = alpha * scalars.step_factor
         remains = scalars.step_factor != 0
         beta_hat = torch.where(remains, beta_hat, 0.0)
-        masks = remains.to(p0.device).expand(len(g)).unbind()
+        masks = remains.to(p0.device).expand(n).unbind()
         g, is_copy = [torch.where(mask, x, 0.0) for mask, x in zip(masks, g, strict=True)], True
     if options.nonfinite == "skip" or options.found_inf is not None:
         # A select in every step, taken or not: g = 0, β̂ = 1 and α = 0 leave everything as it is.
         should_step = scalars.should_step.to(p0.device)
-        if is_copy:
-            g = [x.masked_fill_(~should_step, 0.0) for x in g]
-        else:
-            zero = torch.zeros((), dtype=g[0].dtype, device=p0.device)  # a number would become one tensor each
-            g, is_copy = [torch.where(should_step, x, zero) for x in g], True
-        beta_hat = torch.where(scalars.should_step, beta_hat, 1.0)
-        alpha = torch.where(should_step, as_scalar(alpha, dtype, p0.device), 0.0)
+        g, is_copy = select(g, should_step, is_copy), True
+        beta_hat = beta_hat.masked_fill(~scalars.should_step, 1.0)
+        alpha = should_step.to(dtype) * (alpha.to(p0.device, dtype) if isinstance(alpha, Tensor) else alpha)
         if group.decoupled:
             theta_factor = torch.where(should_step, as_scalar(theta_factor, dtype, p0.device), 1.0)
-    # β̂ may overflow float32 where β̂m does not: m is multiplied twice by the root.
-    root = beta_hat.sqrt().clamp(max=torch.finfo(dtype).max)
-    root = torch.where(torch.isinf(beta_hat), beta_hat, root).to(p0.device, dtype)
+    beta_hat = beta_hat.to(p0.device)
     alpha = alpha.to(p0.device, dtype) if isinstance(alpha, Tensor) else alpha
     theta_factor = theta_factor.to(p0.device, dtype) if isinstance(theta_factor, Tensor) else theta_factor
     if part.moments[0].dtype == p0.dtype == dtype:
-        for _ in range(2):
+        # β̂ may overflow float32 where β̂m does not. A tensor of one dimension is computed with in its own float64. A CPU
+        # would copy m for that, and MPS has none: there m is multiplied twice by the root.
+        factors = torch.split(beta_hat.expand(n), 1)
+        if p0.device.type in ("cpu", "mps"):
+            root = find_root(beta_hat, dtype)
             torch._foreach_mul_(part.moments, root if root.ndim == 0 else list(root.unbind()))
-        torch._foreach_add_(part.moments, g)
+            factors = root.expand(n).unbind()
+        for x, m, b in zip(g, part.moments, factors, strict=True):
+            torch.addcmul(x, m, b if m.ndim else b.view(()), out=m)
         del g  # before the next list is made
         if group.decoupled:
             torch._foreach_mul_(part.params, theta_factor)
         if isinstance(alpha, Tensor):
-            factors = -alpha if alpha.ndim == 0 else list((-alpha).unbind())
-            torch._foreach_add_(part.params, torch._foreach_mul(part.moments, factors))
+            torch._foreach_addcmul_(part.params, part.moments, list(alpha.expand(n).unbind()), value=-1)
         else:
             torch._foreach_add_(part.params, part.moments, alpha=-alpha)
     else:  # stored in less than is computed in: θ takes m before it is rounded
         g = g if is_copy else [x.clone() for x in g]
-        for x, m, r in zip(g, part.moments, root.expand(len(g)).unbind(), strict=True):
+        for x, m, r in zip(g, part.moments, find_root(beta_hat, dtype).expand(n).unbind(), strict=True):
             x.addcmul_(m.to(dtype) * r, r)
         torch._foreach_copy_(part.moments, g)
         if part.moments[0].dtype == torch.float16:  # an infinite m would be NaN after the next step
@@ -115,6 +115,23 @@ def take_gradients(part: Part, group: GroupOptions, factor: Tensor | None) -> tu
         else:
             g, is_copy = torch._foreach_add(g, part.params, alpha=group.coupled_decay), True
     return g, is_copy
+
+
+def select(tensors: TensorList, should_step: Tensor, is_copy: bool) -> TensorList:
+    """Return the tensors if the step is taken, else zeros: their bits times 1 or 0, for 0 · NaN is NaN."""
+    dtype = tensors[0].dtype
+    bits = torch.int64 if dtype == torch.float64 else torch.int32
+    views = [x.resolve_neg().view(bits) for x in tensors]
+    if is_copy:
+        torch._foreach_mul_(views, should_step.to(bits))
+        return tensors
+    return [x.view(dtype) for x in torch._foreach_mul(views, should_step.to(bits))]
+
+
+def find_root(beta_hat: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return √β̂ in the precision of the arithmetic: finite, unless β̂ is not."""
+    root = beta_hat.sqrt().clamp(max=torch.finfo(dtype).max)
+    return torch.where(torch.isinf(beta_hat), beta_hat, root).to(dtype)
 
 
 def grad_factor(group: GroupOptions, options: StepOptions, like: Tensor) -> Tensor | None:

@@ -25,6 +25,7 @@ class Scalars(NamedTuple):
     beta_hats: list[Tensor]  # as applied
     kept_beta_hats: list[Tensor]  # what Ψ compares with at the next step
     step_factors: list[Tensor | None]  # of unit steps
+    old_steps: list[Tensor]  # t of each tensor before this step, always [n]
     steps: list[Tensor]  # t
     all_ranks: Tensor | None  # as in `StepRecord`
     active_sets: Tensor | None  # likewise
@@ -56,17 +57,23 @@ def compute_scalars(
     options: StepOptions,
     rows: Sequence[Tensor],
     shards: ShardedSums | None,
-    home: Tensor,
+    like: Tensor,
 ) -> Scalars:
-    """Compute the scalars from each part's `PartSums` (``rows``); ``shards`` is what other ranks report."""
+    """Compute the scalars from each part's `PartSums` (``rows``).
+
+    ``shards`` is what other ranks report; the scalars have the dtype and the device of ``like``.
+    """
     sums = [PartSums(*own.unbind()) for own in rows]
     by_group = sum_by_group(parts, rows)
-    newest = find_newest(parts, groups, options, home)
+    old_steps = [stack(part.steps, like) for part in parts]
+    newest: dict[int, Newest] = {}
+    if options.norm_scope != "tensor" or options.process_group is not None:
+        newest = find_newest(parts, groups, options, old_steps, like)
     found_inf, active_sets = options.found_inf, None
     if found_inf is not None:  # an overflow on any rank counts for all
-        found_inf = found_inf.to(home) + (0.0 if shards is None else shards.overflow_ranks)
+        found_inf = found_inf.to(like) + (0.0 if shards is None else shards.overflow_ranks)
     if options.process_group is not None:
-        totals = sharding.gather_totals(parts, by_group, newest, len(groups), options, found_inf, home)
+        totals = sharding.gather_totals(parts, by_group, newest, len(groups), options, found_inf, like)
         by_group, newest, active_sets = totals.sums, totals.newest, totals.active_sets
         found_inf = None if found_inf is None else totals.overflow_ranks
     raw_total = combine([own.raw_grad_sq for own in by_group.values()])
@@ -83,22 +90,21 @@ def compute_scalars(
             ScopeNorms(
                 g_sq.sqrt(),
                 own.moment_sq.sqrt(),
-                stack(p.steps, home) + 1,
-                stack(p.beta_hats, home) if p.beta_hats else None,
+                steps + 1,
+                stack(p.beta_hats, like).to(like) if p.beta_hats else None,
                 own.grad_moment,
                 own.entries,
             )
-            for p, own, g_sq in zip(parts, sums, grad_sqs, strict=True)
+            for p, own, g_sq, steps in zip(parts, sums, grad_sqs, old_steps, strict=True)
         ]
     else:
         by_scope = find_scope_norms(group_sqs, grad_total, by_group, newest, options.norm_scope)
         scopes = [by_scope[part.group] for part in parts]
-    last_steps = [scope.t.max() - 1 for scope in scopes] or [own.step for own in newest.values()]
-    is_first = combine(last_steps, torch.amax) == 0
-    should_step = decide(raw_total, grad_total, is_first, found_inf, groups, options)
+    steps = [scope.t for scope in scopes] or [own.step + 1 for own in newest.values()]
+    should_step = decide(raw_total, grad_total, steps, found_inf, groups, options)
     if options.nonfinite == "raise" and not should_step and (found_inf is None or not found_inf.sum()):
         # A GradScaler's overflow is an everyday event: it skips the step.
-        none = home.new_zeros(0)
+        none = like.new_zeros(0)
         raw = torch.cat([*(own.raw_grad_sq for own in sums), none])
         refuse_nonfinite(parts, raw, torch.cat([*grad_sqs, none]), raw_total)
 
@@ -121,8 +127,7 @@ def compute_scalars(
             ],
             dim=1,
         )
-    steps = [scope.t for scope in scopes]
-    return Scalars(should_step, c, sums, grad_sqs, applied, kept, factors, steps, all_ranks, active_sets)
+    return Scalars(should_step, c, sums, grad_sqs, applied, kept, factors, old_steps, steps, all_ranks, active_sets)
 
 
 def compute_clip_scale(raw_total: Tensor, options: StepOptions) -> Tensor:
@@ -138,7 +143,7 @@ def square_line_4(sums: PartSums, group: GroupOptions, c: Tensor, options: StepO
     if options.unit_step and sums.decayed_sq is not None:
         return sums.decayed_sq
     if sums.decayed_sq is None or sums.grad_theta is None or sums.theta_sq is None or not decay:
-        return sums.raw_grad_sq * c.square()
+        return sums.raw_grad_sq if options.max_grad_norm is None else sums.raw_grad_sq * c.square()
     if options.max_grad_norm is None:
         return sums.decayed_sq
     clipped = c.square() * sums.raw_grad_sq + 2 * c * decay * sums.grad_theta + decay**2 * sums.theta_sq
@@ -155,9 +160,10 @@ def calibrate(scope: ScopeNorms, group: GroupOptions, options: StepOptions) -> t
             beta_hat = torch.where(scope.moment == 0, line_4, beta_hat)
             beta_hat = call_psi(options.psi, beta_hat, scope.previous, scope.t.to(beta_hat))
         else:
-            beta_hat = torch.minimum(beta_hat, (scope.t / (scope.t - 1)).sqrt() * scope.previous)
+            t = scope.t.to(beta_hat)
+            beta_hat = torch.minimum(beta_hat, (t / (t - 1)).sqrt() * scope.previous)
         kept = torch.where(scope.grad == 0, scope.previous, torch.where(scope.moment == 0, line_4, beta_hat))
-    return torch.where(scope.moment == 0, 0.0, beta_hat), kept
+    return beta_hat.masked_fill(scope.moment == 0, 0.0), kept
 
 
 def find_step_factor(scope: ScopeNorms, beta_hat: Tensor, part: Part) -> Tensor:
@@ -175,24 +181,26 @@ def find_step_factor(scope: ScopeNorms, beta_hat: Tensor, part: Part) -> Tensor:
 def decide(
     raw_total: Tensor,
     grad_total: Tensor,
-    is_first: Tensor,
+    steps: Sequence[Tensor],
     found_inf: Tensor | None,
     groups: Sequence[GroupOptions],
     options: StepOptions,
 ) -> Tensor:
-    """Return whether the step is taken, as a bool tensor."""
-    should_step = torch.ones_like(raw_total, dtype=torch.bool)
+    """Return whether the step is taken, as a bool tensor; ``steps`` are the t of the scopes."""
+    if options.nonfinite == "propagate":
+        should_step = torch.ones_like(raw_total, dtype=torch.bool)
+    else:
+        should_step = torch.lt(raw_total, torch.inf) & torch.lt(grad_total, torch.inf)
     if found_inf is not None:
         should_step = should_step & (found_inf.to(raw_total.device).sum() == 0)
-    if options.nonfinite != "propagate":
-        should_step = should_step & torch.isfinite(raw_total) & torch.isfinite(grad_total)
+    for group in groups:
+        if not isinstance(group.lr, Tensor) and group.lr != 0:
+            return should_step
     # torch.distributed.checkpoint makes state by a first step with lr 0 and gradients 0: m and t must stay 0.
-    makes_state = is_first & (raw_total == 0)
+    makes_state = (combine([t.max() for t in steps], torch.amax) == 1) & (raw_total == 0)
     for group in groups:
         if isinstance(group.lr, Tensor):
             makes_state = makes_state & (group.lr.to(raw_total.device) == 0)
-        elif group.lr != 0:
-            return should_step
     return should_step & ~makes_state
 
 
@@ -251,7 +259,11 @@ def sum_by_group(parts: Sequence[Part], rows: Sequence[Tensor]) -> dict[int, Par
 
 
 def find_newest(
-    parts: Sequence[Part], groups: Sequence[GroupOptions], options: StepOptions, home: Tensor
+    parts: Sequence[Part],
+    groups: Sequence[GroupOptions],
+    options: StepOptions,
+    old_steps: Sequence[Tensor],
+    like: Tensor,
 ) -> dict[int, Newest]:
     """Return the largest step of each group that has any, and unless Ψ is the identity the β̂ that belongs to it.
 
@@ -259,25 +271,30 @@ def find_newest(
     """
     newest = {}
     for k, group in enumerate(groups):
-        own_steps = [t for part in parts if part.group == k for t in part.steps] + group.idle_steps
+        own_steps: list[Tensor] = []
+        own_beta_hats: list[Tensor] = []
+        for part, steps in zip(parts, old_steps, strict=True):
+            if part.group == k:
+                own_steps.append(steps)
+                own_beta_hats += part.beta_hats
+        if group.idle_steps:
+            own_steps.append(stack(group.idle_steps, like))
         if not own_steps:
             continue
-        steps = stack(own_steps, home)
+        steps = own_steps[0] if len(own_steps) == 1 else torch.cat(own_steps)
         step, beta_hat = steps.max(), None
         if options.psi != "identity":
-            beta_hats = stack(
-                [b for part in parts if part.group == k for b in part.beta_hats] + group.idle_beta_hats, home
-            )
+            beta_hats = stack(own_beta_hats + group.idle_beta_hats, like).to(like)
             beta_hat = torch.where(steps == step, beta_hats, 0.0).max()  # the newest agree; indexing would wait
-        newest[k] = Newest(step, beta_hat)
+        newest[k] = Newest(step if options.process_group is None else step.to(like), beta_hat)
     return newest
 
 
-def stack(scalars: list[Tensor], home: Tensor) -> Tensor:
-    """Stack n tensors of one element as ``[n]``."""
+def stack(scalars: list[Tensor], like: Tensor) -> Tensor:
+    """Stack n tensors of one element as ``[n]``, on the device of ``like``."""
     if len({(x.device, x.dtype, x.shape) for x in scalars}) == 1:  # one conversion for all, not one each
-        return torch.stack(scalars).reshape(len(scalars)).to(home)
-    return torch.stack([x.to(home).reshape(()) for x in scalars])
+        return torch.stack(scalars).reshape(len(scalars)).to(like.device)
+    return torch.stack([x.to(like).reshape(()) for x in scalars])
 
 
 def combine(scalars: list[Tensor], way: Callable[[Tensor], Tensor] = torch.sum) -> Tensor:

@@ -35,20 +35,20 @@ def step(
 ) -> StepRecord:
     """Execute one step; ``passes`` has one entry per part."""
     device = parts[0].params[0].device if parts else sharding.find_device(options.process_group)
-    # The scalars live where this 0 is: in float64, where the device has it.
-    home = torch.zeros((), dtype=torch.float32 if device.type == "mps" else torch.float64, device=device)
+    dtype = torch.float32 if device.type == "mps" else torch.float64
     rows = []
     for part, way in zip(parts, passes, strict=True):
-        rows.append(way.compute_sums(part, groups[part.group], options).to(home))
+        rows.append(way.compute_sums(part, groups[part.group], options).to(device, dtype))
     ranks = None
     if options.sum_over_shards is not None:
         ranks = options.sum_over_shards(rows, parts, options.found_inf)
         rows = ranks.sums
-    scalars = compute_scalars(parts, groups, options, rows, ranks, home)
+    like = rows[0] if rows else torch.zeros((), dtype=dtype, device=device)
+    scalars = compute_scalars(parts, groups, options, rows, ranks, like)
     moment_sqs = []
     for k, (part, way) in enumerate(zip(parts, passes, strict=True)):
         own = PartScalars(scalars.should_step, scalars.clip_scale, scalars.beta_hats[k], scalars.step_factors[k])
-        moment_sqs.append(way.update(part, groups[part.group], options, own).to(home))
+        moment_sqs.append(way.update(part, groups[part.group], options, own).to(device, dtype))
     return write_back(parts, options, scalars, moment_sqs)
 
 
@@ -58,13 +58,15 @@ def write_back(
     """Write t and β̂ into the state, and return what the step computed."""
     tables = []
     for k, part in enumerate(parts):
-        scatter(part.steps, scalars.should_step, scalars.steps[k])
+        scatter(part.steps, scalars.old_steps[k], scalars.should_step, scalars.steps[k])
         if part.beta_hats:
-            scatter(part.beta_hats, scalars.should_step, scalars.kept_beta_hats[k])
+            old = torch.stack(part.beta_hats).reshape(len(part.params)).to(scalars.kept_beta_hats[k])
+            scatter(part.beta_hats, old, scalars.should_step, scalars.kept_beta_hats[k])
         own, beta_hats = scalars.sums[k], scalars.beta_hats[k].expand(len(part.params))
         tables.append(torch.stack((own.raw_grad_sq, scalars.grad_sqs[k], own.moment_sq, moment_sqs[k], beta_hats)))
+    norms = tables[0] if len(tables) == 1 else torch.cat([scalars.clip_scale.new_zeros(NORM_ROWS, 0), *tables], dim=1)
     return StepRecord(
-        torch.cat(tables, dim=1) if tables else scalars.clip_scale.new_zeros(NORM_ROWS, 0),
+        norms,
         1.0 if options.max_grad_norm in (None, torch.inf) else scalars.clip_scale.reshape(1),
         scalars.should_step,
         torch.cat(list(moment_sqs)) if len(moment_sqs) > 1 else moment_sqs[0] if moment_sqs else (),
@@ -75,8 +77,7 @@ def write_back(
     )
 
 
-def scatter(targets: list[Tensor], should_step: Tensor, values: Tensor) -> None:
+def scatter(targets: list[Tensor], old: Tensor, should_step: Tensor, values: Tensor) -> None:
     """Write one value per tensor, 0-dim or ``[n]``, into n tensors of one element, if the step is taken."""
-    old = torch.stack(targets).reshape(len(targets)).to(values)
     new = torch.where(should_step, values, old)
-    torch._foreach_copy_(targets, list(new.to(targets[0].device).expand(len(targets)).unbind()))
+    torch._foreach_copy_(targets, list(new.to(targets[0].device).unbind()))
