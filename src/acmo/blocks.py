@@ -42,8 +42,8 @@ def copy_blocks(parts: Sequence[Part], groups: Sequence[GroupOptions]) -> list[B
     blocks: list[Block] = []
     for part in parts:
         for j, (p, g, m) in enumerate(zip(part.params, part.grads, part.moments, strict=True)):
-            wide = p.dtype == torch.float64 or (part.scope in ROW_KINDS and m.dtype == torch.float64)
-            dtype = torch.float64 if wide else torch.float32
+            is_double = p.dtype == torch.float64 or (part.scope in ROW_KINDS and m.dtype == torch.float64)
+            dtype = torch.float64 if is_double else torch.float32
             copies = p.clone().to(dtype), g.clone().to(dtype), m.clone().to(dtype)
             blocks.append(Block(part, j, groups[part.group], *copies))
             if part.moment_scales:

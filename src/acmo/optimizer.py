@@ -243,22 +243,22 @@ class ACMo(StatefulOptimizer):
         self, parts: list[Part], groups: list[GroupOptions], param_groups: Sequence[dict[str, Any]]
     ) -> StepRecord:
         """Execute lines 1 to 8 by the chosen backend, and project. `Part.group` indexes ``param_groups``."""
-        wide = param_groups[0]
+        common = param_groups[0]  # what holds for all groups is in each of them
         scale, found_inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
         options = StepOptions(
-            norm_scope=wide["norm_scope"],
-            psi=wide["psi"],
-            unit_step=bool(wide["unit_step"]),
-            ns_steps=wide["ns_steps"],
-            ns_dtype=wide["ns_dtype"],
-            max_grad_norm=wide["max_grad_norm"],
-            nonfinite=wide["nonfinite"],
+            norm_scope=common["norm_scope"],
+            psi=common["psi"],
+            unit_step=bool(common["unit_step"]),
+            ns_steps=common["ns_steps"],
+            ns_dtype=common["ns_dtype"],
+            max_grad_norm=common["max_grad_norm"],
+            nonfinite=common["nonfinite"],
             grad_scale=None if scale is None else scale.reshape(()),
             found_inf=None if found_inf is None else found_inf.reshape(()),
             process_group=self._process_group,
             sum_over_shards=sum_over_shards if self._over_ranks and any(p.shards for p in parts) else None,
         )
-        record = self._choose_backend(parts, groups, options, wide)(parts, groups, options)
+        record = self._choose_backend(parts, groups, options, common)(parts, groups, options)
         for group in param_groups:
             if group["projection"] is not None:
                 project_parts(parts, param_groups, record, self._process_group)  # of all groups
@@ -266,20 +266,20 @@ class ACMo(StatefulOptimizer):
         return record
 
     def _choose_backend(
-        self, parts: list[Part], groups: list[GroupOptions], options: StepOptions, wide: dict[str, Any]
+        self, parts: list[Part], groups: list[GroupOptions], options: StepOptions, common: dict[str, Any]
     ) -> StepFunction:
         """Return the function that executes this step: the reference, rows, the C kernel in one call, or two passes."""
         by_row = parts[0].scope in ROW_KINDS if parts else has_rows(self.param_groups)
-        if wide["differentiable"] or (wide["foreach"] is False and not wide["fused"]):
+        if common["differentiable"] or (common["foreach"] is False and not common["fused"]):
             return algorithm.step
-        may_fuse = wide["fused"] or (wide["fused"] is None and wide["foreach"] is None)
+        may_fuse = common["fused"] or (common["fused"] is None and common["foreach"] is None)
         if by_row and may_fuse and native.kernel() is not None and not torch.compiler.is_compiling():
             at_once = row_step.prepare(parts, groups, options)
             if at_once is not None:
                 return at_once
         on_gpu = any([p.params[0].device.type in availability.DEVICE_TYPES for p in parts])  # noqa: C419
         if may_fuse and on_gpu and not callable(options.psi):
-            return choice.choose(parts, groups, options, by_row, bool(wide["fused"]), self._kernel_tables)
+            return choice.choose(parts, groups, options, by_row, bool(common["fused"]), self._kernel_tables)
         # Only some backends orthogonalise, and outside of rows round stochastically.
         special = [
             p.scope == "spectral" or (groups[p.group].first_number is not None and p.params[0].dtype == torch.bfloat16)
@@ -289,7 +289,7 @@ class ACMo(StatefulOptimizer):
         if by_row:
             use_kernel = use_kernel and not torch.compiler.is_compiling()
             kernels = [use_kernel and row_kernel.can_step(part, groups[part.group]) for part in parts]
-            if wide["fused"]:
+            if common["fused"]:
                 row_kernel.require([part for part, kernel in zip(parts, kernels, strict=True) if not kernel])
             ways = [row_kernel.step_part if kernel else foreach_rows.step_part for kernel in kernels]
             return partial(rows.step, ways=ways)
@@ -301,6 +301,6 @@ class ACMo(StatefulOptimizer):
             kernel_ops if use_kernel and not rounding and c_kernel.can_pass(part) else foreach
             for part, rounding in zip(parts, special, strict=True)
         ]
-        if wide["fused"]:
+        if common["fused"]:
             c_kernel.require(parts, special)
         return partial(two_pass.step, passes=passes)

@@ -99,17 +99,17 @@ class L2Ball:
             return torch.view_as_complex(self(torch.view_as_real(x)))
         if x.numel() == 0:
             return x
-        wide = x.to(scalar_dtype(x.device))
+        values = x.to(scalar_dtype(x.device))
         # A power of two near the largest entry, divided out: exact, and no square can overflow or vanish.
-        _, exponent = torch.frexp(wide.detach().abs().amax())
-        scale = torch.exp2((exponent - 1).to(wide.dtype))
-        unit = wide / scale
+        _, exponent = torch.frexp(values.detach().abs().amax())
+        scale = torch.exp2((exponent - 1).to(values.dtype))
+        unit = values / scale
         norm = torch.linalg.vector_norm(unit)
         shrunk = unit * (self.radius / norm.clamp(min=1))  # it is at least 1, but for x = 0
         y = shrunk.to(x.dtype)
         if y.dtype != shrunk.dtype:  # rounding may have lengthened it: then let it round no entry away from 0
             inward = torch.where(y.abs() > shrunk.abs(), neighbour(y, -1), y)
-            y = torch.where(torch.linalg.vector_norm(y.to(wide.dtype)) > self.radius, inward, y)
+            y = torch.where(torch.linalg.vector_norm(y.to(values.dtype)) > self.radius, inward, y)
         # Inside the ball x is returned as it is, to the bit.
         return torch.where(norm > self.radius / scale, y, x)
 
@@ -130,14 +130,14 @@ class Simplex:
     def __call__(self, x: Tensor) -> Tensor:
         if x.numel() == 0:
             return x
-        wide = x.flatten().to(scalar_dtype(x.device))
-        wide = wide - wide.amax()  # the same point is nearest, and what matters now lies in [-1, 0], whatever x's size
-        u = wide.sort(descending=True).values
+        values = x.flatten().to(scalar_dtype(x.device))
+        values = values - values.amax()  # the same point is nearest; what matters lies in [-1, 0], whatever x's size
+        u = values.sort(descending=True).values
         excess = u.cumsum(0) - 1
         rank = torch.arange(1, u.numel() + 1, device=u.device, dtype=u.dtype)
         support = (u * rank > excess).sum().clamp(min=1)  # 0 only for NaN, which goes through
         threshold = excess.gather(0, (support - 1).unsqueeze(0)) / support
-        return _rounded((wide - threshold).clamp(min=0), x.dtype).view(x.shape)
+        return _rounded((values - threshold).clamp(min=0), x.dtype).view(x.shape)
 
     def __repr__(self) -> str:
         return "Simplex()"

@@ -27,20 +27,20 @@ def telemetry(log: StepLog, norm_scope: str, skipped_steps: int) -> dict[str, An
     record = log.find_last()
     if record is None:
         return {}
-    whole, scopes = report(record, norm_scope)
+    total, scopes = report(record, norm_scope)
     if record.late:
         known = log.completed is not None and bool(log.completed.applied)
-        old_whole, old_scopes = (
+        old_total, old_scopes = (
             report(log.completed, norm_scope) if known and log.completed else ({}, [{}] * len(scopes))
         )
-        for now, then in zip([whole, *scopes], [old_whole, *old_scopes], strict=True):
+        for now, then in zip([total, *scopes], [old_total, *old_scopes], strict=True):
             now.update({key: then.get(key, math.nan) for key in LATE_KEYS})
     rows = read_rows(record)
     if rows is not None:
-        whole = whole_of_rows(rows)
-        whole["tensors"] = report_rows(rows, record.row_places)
-    whole |= {"clip_scale": float(record.clip_scale), "skipped_steps": skipped_steps}
-    return {**whole, "scopes": scopes} if norm_scope in ("group", "tensor") else whole
+        total = report_all_rows(rows)
+        total["tensors"] = report_rows(rows, record.row_places)
+    total |= {"clip_scale": float(record.clip_scale), "skipped_steps": skipped_steps}
+    return {**total, "scopes": scopes} if norm_scope in ("group", "tensor") else total
 
 
 def report(record: StepRecord, norm_scope: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -63,7 +63,7 @@ def report(record: StepRecord, norm_scope: str) -> tuple[dict[str, Any], list[di
     return compute_angles(columns), scopes
 
 
-def whole_of_rows(rows: RowNorms) -> dict[str, Any]:
+def report_all_rows(rows: RowNorms) -> dict[str, Any]:
     """Return the norms over all rows that took part; the angles are those of `report_rows`."""
     return {
         "grad_norm": math.sqrt(float(rows.raw_grad_sq.sum())),

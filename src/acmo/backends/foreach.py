@@ -168,8 +168,8 @@ def sum_squares(tensors: Sequence[Tensor]) -> Tensor:
     for x in flat:
         squares = []
         for piece in torch.split(x, PIECE):
-            wide = piece.to(dtype)
-            squares.append(torch.dot(wide, wide))
+            x64 = piece.to(dtype)
+            squares.append(torch.dot(x64, x64))
         totals.append(squares[0] if len(squares) == 1 else torch.stack(squares).sum())
     return torch.stack(totals)
 

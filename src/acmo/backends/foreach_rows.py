@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from acmo.backends.row_layout import Rows, dims_of, find_rows, join, norms_of, spread_scales, sum_dtype, wide_dtype
+from acmo.backends.row_layout import Rows, dims_of, find_dtype, find_rows, join, norms_of, spread_scales, sum_dtype
 from acmo.backends.row_report import RowVectors, measure_rows
 from acmo.backends.spectral import find_directions, find_lengths, measure_cosines, sum_products
 from acmo.psi import Psi, call_psi
@@ -33,14 +33,14 @@ class RowSums(NamedTuple):
 
 def take_gradients(part: Part, group: GroupOptions, factor: Tensor | None) -> list[Tensor]:
     """Return g of line 3: as stored where that is the same, else in the precision of the arithmetic."""
-    wide = wide_dtype(part)
+    dtype = find_dtype(part)
     if factor is None and not group.coupled_decay:
         return part.grads
-    grads = [g.to(wide) for g in part.grads]
+    grads = [g.to(dtype) for g in part.grads]
     if factor is not None:
-        grads = list(torch._foreach_mul(grads, factor.to(part.params[0].device, wide)))
+        grads = list(torch._foreach_mul(grads, factor.to(part.params[0].device, dtype)))
     if group.coupled_decay:
-        thetas = [p.to(wide) for p in part.params]
+        thetas = [p.to(dtype) for p in part.params]
         grads = list(torch._foreach_add(grads, thetas, alpha=group.coupled_decay))
     return grads
 
@@ -49,7 +49,7 @@ def take_moments(part: Part) -> list[Tensor]:
     """Return m_{t−1}: as stored, or of int8 what the bytes stand for."""
     if not part.moment_scales:
         return part.moments
-    scales = spread_scales(part, join(part.moment_scales).to(wide_dtype(part)))
+    scales = spread_scales(part, join(part.moment_scales).to(find_dtype(part)))
     return list(torch._foreach_mul(part.moments, scales))
 
 
@@ -82,7 +82,7 @@ def step_part(
       should_step: a bool tensor where only the device knows whether the step is taken (a GradScaler), else None.
       sums: of `sum_rows` over all ranks, where rows are cut.
     """
-    wide, propagate = wide_dtype(part), options.nonfinite == "propagate"
+    dtype, propagate = find_dtype(part), options.nonfinite == "propagate"
     should_step = None if should_step is None else should_step.to(part.params[0].device)
     rows = find_rows(part)
     grads, moments = take_gradients(part, group, factor), take_moments(part)
@@ -112,9 +112,9 @@ def step_part(
         weight = limit_weight(part, group, options.psi, rows, G, M, divisor, weight, ~stays)
 
     # 6
-    is_state = not part.moment_scales and part.moments[0].dtype == wide
+    is_state = not part.moment_scales and part.moments[0].dtype == dtype
     grads = [g.masked_fill(stay, 0.0) for g, stay in zip(grads, rows.spread(stays), strict=True)]
-    divisors, weights = rows.spread(divisor.to(wide)), rows.spread(weight.to(wide))
+    divisors, weights = rows.spread(divisor.to(dtype)), rows.spread(weight.to(dtype))
     if is_state:
         torch._foreach_div_(moments, divisors)
     else:
@@ -129,10 +129,10 @@ def step_part(
         N = torch.where(stays, M, N)
     rests, vanishes = stays, None
     if may_vanish(group, options):
-        vanishes = torch.le(N, G * (ROUNDING_LEVEL if sums is None else ROUNDING_LEVEL_OF_CUT)[wide]) & finite & ~stays
+        vanishes = torch.le(N, G * (ROUNDING_LEVEL if sums is None else ROUNDING_LEVEL_OF_CUT)[dtype]) & finite & ~stays
         rests = stays | vanishes
         if options.unit_step:
-            torch._foreach_mul_(moments, rows.spread((~vanishes).to(wide)))
+            torch._foreach_mul_(moments, rows.spread((~vanishes).to(dtype)))
 
     # 7, 8  θ = (1 − αλ) θ − α u
     directions, cosines = moments, None  # u is a multiple of the direction
@@ -146,13 +146,13 @@ def step_part(
     decays = None if propagate else finite
     if should_step is not None:
         decays = should_step.expand_as(finite) if decays is None else decays & should_step
-    ones = torch.ones_like(G, dtype=wide)
+    ones = torch.ones_like(G, dtype=dtype)
     if propagate and part.moment_scales:  # bytes share a scale per row: a NaN in m may be of another column
         resting = rows.spread(rests if options.unit_step else stays)
         directions = [d.masked_fill(rest, 0.0) for d, rest in zip(directions, resting, strict=True)]
     thetas = decay(part, group, rows, ones, decays)
-    torch._foreach_addcmul_(thetas, directions, rows.spread(coefficient.to(wide)))
-    if part.params[0].dtype != wide:
+    torch._foreach_addcmul_(thetas, directions, rows.spread(coefficient.to(dtype)))
+    if part.params[0].dtype != dtype:
         write_params(part, group, thetas)
     result = measure_rows(RowVectors(G_raw, G, M, N, kept, ones, stays, lacks_moment, vanishes, skips, cosines), rows)
     if part.moment_scales:
@@ -184,15 +184,15 @@ def find_coefficient(
         inverse = N.reciprocal().mul_(-alpha * roots[0])
     else:
         inverse = torch.cat(torch._foreach_div(list(torch.split(N, rows.sizes)), roots)).reciprocal_().mul_(-alpha)
-    return inverse.clamp_(min=-torch.finfo(wide_dtype(part)).max).masked_fill_(rests, 0.0)
+    return inverse.clamp_(min=-torch.finfo(find_dtype(part)).max).masked_fill_(rests, 0.0)
 
 
 def decay(part: Part, group: GroupOptions, rows: Rows, ones: Tensor, decays: Tensor | None) -> list[Tensor]:
     """Line 7: return θ to be stepped, in the precision of the arithmetic; rows that are skipped do not decay."""
-    wide = wide_dtype(part)
-    is_state, kappa = part.params[0].dtype == wide, group.theta_factor
+    dtype = find_dtype(part)
+    is_state, kappa = part.params[0].dtype == dtype, group.theta_factor
     if not group.decoupled or (not isinstance(kappa, Tensor) and kappa == 1):
-        return part.params if is_state else [p.to(wide) for p in part.params]
+        return part.params if is_state else [p.to(dtype) for p in part.params]
     kappa = kappa.to(ones) if isinstance(kappa, Tensor) else kappa
     factors = ones * kappa if decays is None else ones.masked_fill(decays, kappa)
     if not is_state:  # the products are of the factors' dtype

@@ -46,7 +46,7 @@ def spread(values: Tensor, sizes: list[int], shapes: list[torch.Size]) -> list[T
     return [v.view(s) for v, s in zip(torch.split(values, sizes), shapes, strict=True)]
 
 
-def wide_dtype(part: Part) -> torch.dtype:
+def find_dtype(part: Part) -> torch.dtype:
     """Return the dtype of the arithmetic: float64 where the parameter or its moment is."""
     return torch.float64 if torch.float64 in (part.params[0].dtype, part.moments[0].dtype) else torch.float32
 

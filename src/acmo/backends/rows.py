@@ -85,30 +85,30 @@ def find_factor(group: GroupOptions, options: StepOptions, c: Tensor | None) -> 
     return None if not group.maximize else torch.tensor(-1.0, dtype=torch.float64, device="cpu")
 
 
-def find_norm(parts: Sequence[Part], options: StepOptions, home: torch.device) -> Tensor | None:
+def find_norm(parts: Sequence[Part], options: StepOptions, device: torch.device) -> Tensor | None:
     """Return ‖g‖ of line 1 over all gradients and ranks, for line 2; None without clipping."""
     if options.max_grad_norm is None or options.max_grad_norm == math.inf:
         return None
-    squares = torch.zeros(len(parts), dtype=scalar_dtype(home), device=home)
+    squares = torch.zeros(len(parts), dtype=scalar_dtype(device), device=device)
     for k, part in enumerate(parts):
-        norms = [torch.linalg.vector_norm(g, dtype=sum_dtype(part)).to(home) for g in part.grads]
+        norms = [torch.linalg.vector_norm(g, dtype=sum_dtype(part)).to(device) for g in part.grads]
         squares[k] = torch.stack(norms).square().sum()
     norm = sharding.sum_over_model(squares, parts, options.process_group).sqrt()
     return norm if options.grad_scale is None else norm / options.grad_scale.to(norm)
 
 
-def find_flags(parts: Sequence[Part], options: StepOptions, home: torch.device) -> Tensor | None:
+def find_flags(parts: Sequence[Part], options: StepOptions, device: torch.device) -> Tensor | None:
     """Return what all ranks must know before anything is written, as two numbers; None where that is nothing.
 
     Under ``"raise"`` every gradient is read once more.
     """
     if options.found_inf is None and options.nonfinite != "raise":
         return None
-    flags = torch.zeros(2, dtype=scalar_dtype(home), device=home)
+    flags = torch.zeros(2, dtype=scalar_dtype(device), device=device)
     if options.found_inf is not None:
         flags[OVERFLOW] = (options.found_inf != 0).to(flags)
     if options.nonfinite == "raise" and parts:
-        finite = [torch.isfinite(g).all().to(home) for part in parts for g in part.grads]
+        finite = [torch.isfinite(g).all().to(device) for part in parts for g in part.grads]
         flags[NONFINITE] = (~torch.stack(finite).all()).to(flags)
     return flags
 

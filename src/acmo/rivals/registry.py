@@ -44,7 +44,7 @@ class Entry:
       name: its key in `REGISTRY`.
       title: its name in tables and figures.
       reference: where it comes from.
-      home: ``module:Class`` of its class, which is where its defaults are.
+      class_path: ``module:Class`` of its class, which is where its defaults are.
       overrides: the options that differ from the class's defaults.
       grid: for each option that is tuned, the values that are tried.
       builder: ``module:function`` of what builds it from ``params`` and options, if the class alone does not.
@@ -56,7 +56,7 @@ class Entry:
     name: str
     title: str
     reference: str
-    home: str
+    class_path: str
     overrides: Mapping[str, Any]
     grid: Grid
     builder: str | None = None
@@ -66,7 +66,7 @@ class Entry:
     @property
     def optimizer(self) -> "type[Optimizer]":
         """Return its class, imported now."""
-        found: type[Optimizer] = _import(self.home)
+        found: type[Optimizer] = _import(self.class_path)
         return found
 
     @property
@@ -76,7 +76,7 @@ class Entry:
 
     def build(self, params: "ParamsT", **options: Any) -> "Optimizer":
         """Build the optimizer of these parameters, with the defaults except for ``options``."""
-        factory: Callable[..., Optimizer] = _import(self.builder or self.home)
+        factory: Callable[..., Optimizer] = _import(self.builder or self.class_path)
         return factory(params, **{**self.overrides, **options})
 
     def build_for(self, model: "nn.Module", **options: Any) -> "Optimizer":
@@ -106,8 +106,8 @@ def class_defaults(optimizer: "type[Optimizer]") -> dict[str, Any]:
     return {p.name: p.default for p in parameters if p.default is not p.empty}
 
 
-def _import(home: str) -> Any:
-    module, _, name = home.partition(":")
+def _import(class_path: str) -> Any:
+    module, _, name = class_path.partition(":")
     try:
         return getattr(import_module(module), name)
     except ModuleNotFoundError as error:
@@ -118,7 +118,7 @@ def _entry(
     name: str,
     title: str,
     reference: str,
-    home: str,
+    class_path: str,
     *grids: Grid,
     builder: str | None = None,
     scopes: bool = False,
@@ -126,9 +126,9 @@ def _entry(
     **overrides: Any,
 ) -> Entry:
     grid = {option: values for part in (LR, *grids) for option, values in part.items()}
-    home = home if ":" in home else f"torch.optim:{home}"
+    class_path = class_path if ":" in class_path else f"torch.optim:{class_path}"
     options, values = MappingProxyType(overrides), MappingProxyType(grid)
-    return Entry(name, title, reference, home, options, values, builder, scopes, schedule)
+    return Entry(name, title, reference, class_path, options, values, builder, scopes, schedule)
 
 
 # torch's own are fused where torch can: RMSprop cannot. Momentum 0.9 is the first value of the paper's grid.
