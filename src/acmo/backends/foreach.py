@@ -68,15 +68,7 @@ def update(part: Part, group: GroupOptions, options: StepOptions, scalars: PartS
     alpha = alpha.to(p0.device, dtype) if isinstance(alpha, Tensor) else alpha
     theta_factor = theta_factor.to(p0.device, dtype) if isinstance(theta_factor, Tensor) else theta_factor
     if part.moments[0].dtype == p0.dtype == dtype:
-        # β̂ may overflow float32 where β̂m does not. A tensor of one dimension is computed with in its own float64. A CPU
-        # would copy m for that, and MPS has none: there m is multiplied twice by the root.
-        factors = torch.split(beta_hat.expand(n), 1)
-        if p0.device.type in ("cpu", "mps"):
-            root = find_root(beta_hat, dtype)
-            torch._foreach_mul_(part.moments, root if root.ndim == 0 else list(root.unbind()))
-            factors = root.expand(n).unbind()
-        for x, m, b in zip(g, part.moments, factors, strict=True):
-            torch.addcmul(x, m, b if m.ndim else b.view(()), out=m)
+        write_moments(part.moments, g, beta_hat, in_float64=p0.device.type not in ("cpu", "mps"))
         del g  # before the next list is made
         if group.decoupled:
             torch._foreach_mul_(part.params, theta_factor)
@@ -128,6 +120,22 @@ def select(tensors: TensorList, should_step: Tensor, is_copy: bool) -> TensorLis
     return [x.view(dtype) for x in torch._foreach_mul(views, should_step.to(bits))]
 
 
+def write_moments(moments: list[Tensor], g: TensorList, beta_hat: Tensor, *, in_float64: bool) -> None:
+    """Line 6: write g + β̂m into the moments, one operation per tensor.
+
+    β̂ may overflow or vanish in float32 where β̂m does not. ``in_float64``: it is a float64 tensor of one dimension, in
+    whose precision torch computes then. A CPU would copy g and m for that, and MPS has no float64: there m is
+    multiplied twice by the root.
+    """
+    factors = torch.split(beta_hat.expand(len(g)), 1)
+    if not in_float64:
+        root = find_root(beta_hat, moments[0].dtype)
+        torch._foreach_mul_(moments, root if root.ndim == 0 else list(root.unbind()))
+        factors = root.expand(len(g)).unbind()
+    for x, m, b in zip(g, moments, factors, strict=True):
+        torch.addcmul(x, m, b if m.ndim else b.view(()), out=m)
+
+
 def find_root(beta_hat: Tensor, dtype: torch.dtype) -> Tensor:
     """Return √β̂ in the precision of the arithmetic: finite, unless β̂ is not."""
     root = beta_hat.sqrt().clamp(max=torch.finfo(dtype).max)
@@ -161,11 +169,11 @@ def sum_squares(tensors: Sequence[Tensor]) -> Tensor:
     dtype = torch.float32 if tensors[0].device.type == "mps" else torch.float64
     if torch.compiler.is_compiling():  # one fused pass: nothing is copied there
         return torch.stack([t.to(dtype).square().sum() for t in tensors])
-    flat = [t.view(-1) if t.is_contiguous() else flatten(t) for t in tensors]
-    if not flat[0].is_cpu:
-        return torch.stack(torch._foreach_norm(flat, 2, dtype)).square()
+    if not tensors[0].is_cpu:
+        return torch.stack(torch._foreach_norm([flatten(t) for t in tensors], 2, dtype)).square()
     totals = []
-    for x in flat:
+    for t in tensors:
+        x = t.view(-1) if t.is_contiguous() else flatten(t)
         squares = []
         for piece in torch.split(x, PIECE):
             x64 = piece.to(dtype)
