@@ -4,6 +4,7 @@ import os
 import platform
 import signal
 import sys
+import threading
 import time
 import traceback
 import warnings
@@ -20,6 +21,7 @@ from acmo.lab.studies.storage import Store
 from acmo.lab.studies.trials import Claim, Studies
 
 LOG = "workers.log"
+_terminated = threading.Event()  # by a SIGTERM to this process
 
 
 class Running(NamedTuple):
@@ -59,6 +61,7 @@ class Stopped(BaseException):
 def work(pipe: Connection, store: Store, out: str, gpu: bool) -> None:
     """A worker's life."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what it means
+    signal.signal(signal.SIGTERM, lambda *_: _terminated.set())  # the run under way saves a checkpoint first
     sys.argv = [redact_passwords(word, store.url) for word in sys.argv]  # it goes into the provenance of every run
     sys.stdout = sys.stderr = _Log(Path(out) / LOG, store.url)
     _pass_on(pipe)
@@ -72,6 +75,9 @@ def work(pipe: Connection, store: Store, out: str, gpu: bool) -> None:
 
             torch.set_num_threads(1)
         while True:
+            while not pipe.poll(0.5):
+                if _terminated.is_set():
+                    return
             kind, *content = pipe.recv()
             if kind == "quit":
                 return
@@ -142,7 +148,9 @@ def _trial(pipe: Connection, studies: Studies, claim: Claim, out: Path) -> None:
         failed = isinstance(error, Exception) and not isinstance(error, (LabError, EOFError, BrokenPipeError))
         what = redact(f"{type(error).__name__}: {error}", studies.store.url)
         with suppress(LabError):  # if the database is away as well, the heartbeat will tell
-            studies.give_back(spec.name, number, error=what if failed else None)
+            # After a SIGTERM to this worker alone, another one resumes the run from its checkpoint.
+            interrupted = not failed and _terminated.is_set()
+            studies.give_back(spec.name, number, died=interrupted, error=what if failed else None)
         if isinstance(error, KeyboardInterrupt) and ending:
             raise Stopped from None
         if failed:
@@ -156,7 +164,9 @@ def _trial(pipe: Connection, studies: Studies, claim: Claim, out: Path) -> None:
 
 
 def _should_end(pipe: Connection) -> bool:
-    """Return whether the parent says so, or is gone."""
+    """Return whether a SIGTERM came, the parent says so, or is gone."""
+    if _terminated.is_set():
+        return True
     try:
         return pipe.poll() and pipe.recv()[0] == "quit"
     except (EOFError, OSError):
