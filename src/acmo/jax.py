@@ -20,6 +20,7 @@ try:
 except ImportError as error:
     raise ImportError("acmo.jax needs jax and optax, which are not both installed: pip install acmo[jax]") from error
 
+from acmo.jax_angles import RowAngles
 from acmo.jax_arrays import check_number, root, widen
 from acmo.jax_rows import ScaleByRowACMoState, row_acmo, scale_by_row_acmo
 from acmo.jax_spectral import scale_by_spectral_acmo, spectral_acmo
@@ -27,6 +28,7 @@ from acmo.jax_spectral import scale_by_spectral_acmo, spectral_acmo
 __all__ = [
     "Angles",
     "ClipByGradNormState",
+    "RowAngles",
     "ScaleByACMoState",
     "ScaleByRowACMoState",
     "acmo",

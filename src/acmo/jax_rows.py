@@ -15,7 +15,8 @@ from jax import Array
 from jax.typing import ArrayLike, DTypeLike
 
 from acmo import options
-from acmo.jax_arrays import check_number, root, widen
+from acmo.jax_angles import RowAngles, join_angles, make_angles, measure_rows
+from acmo.jax_arrays import check_number, find_largest, find_limit, find_norms, widen
 from acmo.scopes import ROW_SCOPES, resolve_scope
 
 Axis = int | tuple[int, ...]
@@ -29,6 +30,7 @@ class ScaleByRowACMoState(NamedTuple):
     mu: optax.Updates  # m
     skipped_steps: Array  # steps in which a row was skipped
     skipped_rows: Array  # rows that were skipped in the last step
+    angles: RowAngles
 
 
 def scale_by_row_acmo(
@@ -83,7 +85,8 @@ def row_acmo(
     mean square of ``learning_rate`` per entry, whatever the length of the gradient, so give it a schedule that decays.
 
     On transposed matrices this is `acmo.RowACMo`, and with ``axis=0`` on the same ones. Rows that are cut over devices
-    need nothing further under `jax.jit`; `jax.shard_map` sees one shard only.
+    need nothing further under `jax.jit`; `jax.shard_map` sees one shard only. The angles of the last step are in the
+    state, one entry per leaf: ``optax.tree_utils.tree_get(state, "cos_min")``, ``"cos_mean"``, ``"turned_share"``.
 
     Args:
       learning_rate: the step size α, a number or a schedule.
@@ -156,23 +159,27 @@ def build_transformation(
     def init(params: optax.Params) -> ScaleByRowACMoState:
         # Nothing stands here twice: the same array could not be donated to a jitted step.
         count, steps, rows = (jnp.zeros((), jnp.int32) for _ in range(3))
-        return ScaleByRowACMoState(count, jax.tree.map(init_moment, params), steps, rows)
+        angles = make_angles(len(jax.tree.leaves(params)))
+        return ScaleByRowACMoState(count, jax.tree.map(init_moment, params), steps, rows, angles)
 
     def update(updates: Any, state: ScaleByRowACMoState, params: Any = None) -> tuple[Any, ScaleByRowACMoState]:
         gs, tree = jax.tree.flatten(updates)
         ms = jax.tree.leaves(state.mu)
-        skipped, steps, moments = jnp.zeros((), jnp.int32), [], []
+        skipped, steps, moments, angles = jnp.zeros((), jnp.int32), [], [], []
         for g, m in zip(gs, ms, strict=True):
             axes = find_axes(g)
             finite = find_finite_rows(g, axes) if nonfinite == "skip" else jnp.array(True)
-            u, new = step_rows(jnp.where(finite, g, 0), m, momentum, delta, axes, unit_step)
-            steps.append(finish(u).astype(jnp.result_type(g)))
+            kept = jnp.where(finite, g, 0)
+            u, new = step_rows(kept, m, momentum, delta, axes, unit_step)
+            u = finish(u)
+            angles.append(measure_rows(kept, m, u, axes))
+            steps.append(u.astype(jnp.result_type(g)))
             moments.append(saturate(new, m.dtype))
             skipped += jnp.sum(~finite, dtype=jnp.int32)
         count, skipped_steps = optax.safe_increment(state.count), optax.safe_increment(state.skipped_steps)
         skipped_steps = jnp.where(skipped > 0, skipped_steps, state.skipped_steps)
         us, mu = jax.tree.unflatten(tree, steps), jax.tree.unflatten(tree, moments)
-        return us, ScaleByRowACMoState(count, mu, skipped_steps, skipped)
+        return us, ScaleByRowACMoState(count, mu, skipped_steps, skipped, join_angles(angles, state.angles))
 
     return optax.GradientTransformation(init, update)
 
@@ -281,21 +288,3 @@ def saturate(x: Array, dtype: Any) -> Array:
         return x.astype(dtype)
     limit = find_limit(dtype)
     return jnp.clip(x, -limit, limit).astype(dtype)
-
-
-def find_largest(x: Array, axes: tuple[int, ...]) -> Array:
-    """Return the largest real or imaginary part of every row, as a constant: norms do not depend on the scale."""
-    parts = jnp.maximum(abs(x.real), abs(x.imag)) if jnp.iscomplexobj(x) else abs(x)
-    largest = jnp.max(parts, axes, keepdims=True, initial=0)
-    # XLA divides by multiplying with the reciprocal, and sets one that is subnormal to 0.
-    return jax.lax.stop_gradient(jnp.minimum(largest, find_limit(parts.dtype) / 8))
-
-
-def find_limit(dtype: Any) -> float:
-    """Return the largest number of a dtype."""
-    return float(jnp.finfo(dtype).max)  # type: ignore[no-untyped-call]
-
-
-def find_norms(x: Array, axes: tuple[int, ...]) -> Array:
-    """Return the norm of every row. No reshape: that would gather a sharded array."""
-    return root(jnp.sum((x.conj() * x).real, axes, keepdims=True))

@@ -76,7 +76,8 @@ def spectral_acmo(
     On transposed matrices this is `acmo.SpectralACMo`, but for matrices with more than 8 inputs per output, which torch
     orthogonalises by default. Products are in float32 (float64 for arrays of that dtype), as precise as
     ``jax_default_matmul_precision`` makes them. Sharded arrays need nothing further under `jax.jit`, which sends what
-    products need; `jax.shard_map` sees one shard only.
+    products need; `jax.shard_map` sees one shard only. The angles of the last step are in the state, as in
+    `acmo.jax.row_acmo`.
 
     Args:
       learning_rate: the step size α, a number or a schedule.

@@ -18,6 +18,7 @@ import acmo  # noqa: E402
 import acmo.jax as twin  # noqa: E402
 from acmo import jax_spectral  # noqa: E402
 from tests.support import spectral_oracle  # noqa: E402
+from tests.support.jax_pairs import Pair, draw, turn  # noqa: E402
 from tests.support.jax_suites import stepper  # noqa: E402
 
 pytestmark = pytest.mark.slow  # jax is not among the packages of the quick tier
@@ -36,46 +37,13 @@ def x64() -> Iterator[None]:
         yield
 
 
-def draw(seed: int, dtype: type = np.float64) -> Iterator[Tree]:
-    """Trees of deviates, of a size that changes from one to the next."""
-    rng = np.random.default_rng(seed)
-    while True:
-        yield {k: np.asarray(np.exp(rng.normal()) * rng.standard_normal(s), dtype) for k, s in SHAPES.items()}
+def make_pair(twin_: Any, dtype: type = np.float64, turned: bool = True, **options: Any) -> Pair:
+    spectral = options.pop("spectral", None)
 
+    def build(params: list[torch.Tensor]) -> acmo.SpectralACMo:
+        return acmo.SpectralACMo([{"params": params, "spectral": spectral}], foreach=True, **options)
 
-def turn(x: Any) -> Any:
-    """Turn (out, in, …) into (in, …, out)."""
-    return np.moveaxis(x, 0, -1) if np.ndim(x) > 1 else x
-
-
-class Pair:
-    """PyTorch's SpectralACMo and the twin on the same arrays, each stored its own way, given the same gradients."""
-
-    def __init__(self, twin_: Any, dtype: type = np.float64, turned: bool = True, **options: Any) -> None:
-        self.grads = draw(1, dtype)
-        start = next(draw(0, dtype))
-        self.turn = turn if turned else lambda x: x
-        self.torch = {k: torch.tensor(x, requires_grad=True) for k, x in start.items()}
-        group = {"params": list(self.torch.values()), "spectral": options.pop("spectral", None)}
-        self.opt = acmo.SpectralACMo([group], foreach=True, **options)
-        self.params = {k: jnp.asarray(self.turn(x)) for k, x in start.items()}
-        self.state = twin_.init(self.params)
-        self.step_twin = stepper(twin_)
-
-    def step(self, grads: Tree | None = None) -> None:
-        grads = next(self.grads) if grads is None else grads
-        for k, p in self.torch.items():
-            p.grad = torch.tensor(grads[k])
-        self.opt.step()
-        grads = {k: jnp.asarray(self.turn(g)) for k, g in grads.items()}
-        self.params, self.state = self.step_twin(self.params, self.state, grads)
-
-    def assert_equal(self, tolerance: float = 1e-10) -> None:
-        mu = optax.tree.get(self.state, "mu")
-        for k, p in self.torch.items():
-            m = self.opt.state[p]["momentum_buffer"].numpy()
-            np.testing.assert_allclose(self.params[k], self.turn(p.detach().numpy()), tolerance, tolerance, err_msg=k)
-            np.testing.assert_allclose(mu[k], self.turn(m), tolerance, tolerance, err_msg=k)
+    return Pair(SHAPES, build, twin_, dtype, turned)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +55,7 @@ class Pair:
     ids=str,
 )  # fmt: skip
 def test_15_spectral_steps_are_those_of_pytorch(options: Tree, x64: None):
-    pair = Pair(twin.spectral_acmo(0.03, **options), lr=0.03, **options)
+    pair = make_pair(twin.spectral_acmo(0.03, **options), lr=0.03, **options)
     for t in range(15):
         grads = next(pair.grads)
         if t in (0, 7):
@@ -105,14 +73,14 @@ def test_15_spectral_steps_are_those_of_pytorch(options: Tree, x64: None):
 
 
 def test_axis_0_is_spectral_pytorch_on_the_same_arrays(x64: None):
-    pair = Pair(twin.spectral_acmo(0.03, weight_decay=0.1, axis=0), turned=False, lr=0.03, weight_decay=0.1)
+    pair = make_pair(twin.spectral_acmo(0.03, weight_decay=0.1, axis=0), turned=False, lr=0.03, weight_decay=0.1)
     for _ in range(5):
         pair.step()
         pair.assert_equal()
 
 
 def test_float32_spectral_steps_are_those_of_pytorch():
-    pair = Pair(twin.spectral_acmo(0.03), np.float32, lr=0.03)
+    pair = make_pair(twin.spectral_acmo(0.03), np.float32, lr=0.03)
     for _ in range(5):
         pair.step()
         pair.assert_equal(1e-4)
@@ -120,7 +88,7 @@ def test_float32_spectral_steps_are_those_of_pytorch():
 
 def test_steps_are_those_of_singular_values(x64: None):
     """Without momentum the step is the polynomial of the singular values, whatever PyTorch does."""
-    grads = next(draw(3))
+    grads = next(draw(SHAPES, 3))
     turned = {k: jnp.asarray(turn(g)) for k, g in grads.items()}
     link = twin.scale_by_spectral_acmo(0.0)
     steps, _ = link.update(turned, link.init(turned))
@@ -159,7 +127,7 @@ def test_shapes_decide_what_is_orthogonalised(shape: Any, axis: Any, options: Tr
 
 
 def test_what_is_not_orthogonalised_steps_by_row(x64: None):
-    params, grads = ({k: jnp.asarray(turn(x)) for k, x in next(draw(i)).items()} for i in range(2))
+    params, grads = ({k: jnp.asarray(turn(x)) for k, x in next(draw(SHAPES, i)).items()} for i in range(2))
     both = [make(0.03, weight_decay=0.1) for make in (twin.spectral_acmo, twin.row_acmo)]
     found, expected = (ours.update(grads, ours.init(params), params)[0] for ours in both)
     for k in SHAPES:
@@ -172,7 +140,7 @@ def test_float32_matrices_do_not_depend_on_scale(exponent: int):
     state = scaled = link.init(jnp.zeros((20, 12)))
     update = jax.jit(link.update)
     for seed in range(3):
-        g = next(draw(seed, np.float32))["kernel"].T
+        g = next(draw(SHAPES, seed, np.float32))["kernel"].T
         u, state = update(g, state)
         v, scaled = update(np.ldexp(g, exponent), scaled)
         assert (u == v).all()
@@ -192,7 +160,7 @@ def test_a_matrix_of_rank_one_and_a_vanished_moment_are_finite():
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_matrix_that_is_not_finite_is_skipped_by_itself(bad: float):
-    params, g = ({k: jnp.asarray(turn(x)) for k, x in next(draw(i, np.float32)).items()} for i in range(2))
+    params, g = ({k: jnp.asarray(turn(x)) for k, x in next(draw(SHAPES, i, np.float32)).items()} for i in range(2))
     spoilt = g | {"kernel": g["kernel"].at[3, 4].set(bad)}
     ours = twin.spectral_acmo(0.1, weight_decay=0.5)
     step = stepper(ours)
@@ -212,7 +180,7 @@ def test_dtypes_of_spectral_moments_and_updates():
     for dtype, mu_dtype, stored in (
         ("float16", None, "float32"), ("bfloat16", None, "bfloat16"), ("float32", "bfloat16", "bfloat16"),
     ):  # fmt: skip
-        g = jnp.asarray(next(draw(0))["kernel"], dtype)
+        g = jnp.asarray(next(draw(SHAPES, 0))["kernel"], dtype)
         link, exact = twin.scale_by_spectral_acmo(0.0, mu_dtype=mu_dtype), twin.scale_by_spectral_acmo(0.0)
         u, state = link.update(g, link.init(g))
         assert (u.dtype, state.mu.dtype) == (dtype, stored)
@@ -231,7 +199,7 @@ def test_injected_schedules_and_iterations_drive_a_spectral_step(x64: None):
 
 
 def test_spectral_derivatives_equal_finite_differences(x64: None):
-    start, *noise = (jnp.asarray(next(draw(k))["kernel"]) for k in range(4))
+    start, *noise = (jnp.asarray(next(draw(SHAPES, k))["kernel"]) for k in range(4))
 
     def loss(hyper: Any) -> Any:
         ours, params = twin.spectral_acmo(hyper[0], hyper[1], weight_decay=hyper[2]), start
