@@ -149,7 +149,9 @@ class CachedGroup:
 
     def remember(self, parts: Sequence[Part], squares: Sequence[Any]) -> None:
         """Keep ‖m‖² of every moment, but no gradient."""
-        self.parts = [with_grads(p, p.group, [], own) for p, own in zip(parts, squares, strict=True)]
+        self.parts = []
+        for p, own in zip(parts, squares, strict=True):
+            self.parts.append(with_grads(p, p.group, [], own))
         self.version_sum = sum(map(get_version, self.lists.moments))
 
 
