@@ -190,7 +190,8 @@ def drop_studies(server: Server) -> None:
     import sqlalchemy
 
     url = server.url.replace("postgresql://", "postgresql+psycopg://")
-    engine = sqlalchemy.create_engine(url, isolation_level="AUTOCOMMIT")
+    arguments = {"client_encoding": "utf8"}  # the cluster is in SQL_ASCII
+    engine = sqlalchemy.create_engine(url, isolation_level="AUTOCOMMIT", connect_args=arguments)
     with engine.connect() as connection:
         connection.execute(sqlalchemy.text("DROP SCHEMA public CASCADE"))
         connection.execute(sqlalchemy.text("CREATE SCHEMA public"))
