@@ -78,6 +78,7 @@ def test_bits_per_byte_of_an_even_guess_is_known(root: Path, size: str):
     task = find_task(f"text:{size}", root)
     task.prepare()
     facts = task.facts()
+    assert facts["subset"] == "a text of one's own"
     for split, part in (("valid", task._text.valid), ("test", task._text.test)):
         values = task.evaluate(Even(facts["vocabulary"]), split)
         assert values["loss"] == pytest.approx(log(facts["vocabulary"]))

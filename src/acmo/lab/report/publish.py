@@ -66,8 +66,9 @@ def publish(folder: Path, target: Path) -> list[Path]:
 
 
 def _without_paths(command: list[str]) -> list[str]:
-    """Return a command line as others can repeat it: the program by its name, the folder of the data as ``DIR``."""
+    """Return a command line as others can repeat it: the program by its name, the data as ``DIR``, no output folder."""
     words = [*(Path(word).name for word in command[:1]), *command[1:]]
+    words = [word for i, word in enumerate(words) if not word.startswith("--out") and words[i - 1] != "--out"]
     words = [f"--data={DATA}" if word.startswith("--data=") else word for word in words]
     return [DATA if i and words[i - 1] == "--data" else word for i, word in enumerate(words)]
 

@@ -16,7 +16,7 @@ from acmo.lab.config.schedules import Schedule
 from acmo.lab.errors import LabError
 from acmo.lab.tasks.base import Recipe, Score, Split, Task
 from acmo.lab.tasks.models.gpt import GPT, GPTShape
-from acmo.lab.tasks.text_source import Encoded, encode_bpe, encode_characters, find_files, read_text
+from acmo.lab.tasks.text_source import SHAKESPEARE_BYTES, Encoded, encode_bpe, encode_characters, find_files, read_text
 
 _ORDER = 2  # what a generator is for
 
@@ -108,7 +108,8 @@ class Text(Task):
         """How many bytes the text has, and how many tokens."""
         text = self._text
         sizes = {name: len(part.tokens) for name, part in (("train", text.train), ("valid", text.valid))}
-        return {"bytes": text.bytes, "vocabulary": text.vocabulary, "tokens": sizes}
+        own = {} if text.bytes == SHAKESPEARE_BYTES else {"subset": "a text of one's own"}
+        return {**own, "bytes": text.bytes, "vocabulary": text.vocabulary, "tokens": sizes}
 
     def data_files(self) -> Sequence[Path]:
         """Return the files of the text."""

@@ -11,6 +11,7 @@ from acmo.lab.errors import LabError
 from acmo.lab.tasks.downloads import fetch
 
 SHAKESPEARE = Path("tinyshakespeare") / "input.txt"
+SHAKESPEARE_BYTES = 1_115_394
 _URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 _CHECKSUM = "sha256:86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 _SHARES = (0.90, 0.95)  # where validation and test begin
