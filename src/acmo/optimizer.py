@@ -24,6 +24,8 @@ from acmo.state import StatefulOptimizer
 from acmo.step_data import GroupOptions, NonFiniteGradient, Part, StepFunction, StepOptions, StepRecord
 from acmo.step_memory import read_options
 
+NOT_IN_GROUPS = {"self", "params", "process_group", "__class__"}  # of the constructor's local variables
+
 
 class ACMo(StatefulOptimizer):
     r"""Implement the angle-calibrated moment method: one moment, scaled to the length of the gradient.
@@ -102,28 +104,12 @@ class ACMo(StatefulOptimizer):
         fused: bool | None = None,
         differentiable: bool = False,
     ) -> None:
+        given = {name: value for name, value in locals().items() if name not in NOT_IN_GROUPS}
         defaults = {
-            "lr": lr,
-            "momentum": momentum,
-            "delta": delta,
-            "weight_decay": weight_decay,
-            "decoupled_weight_decay": decoupled_weight_decay,
-            "norm_scope": norm_scope,
+            **given,  # in a state dict projection is None, and so is a callable psi
             "unit_step": "rms" if unit_step is True else unit_step,
-            "ns_steps": ns_steps,
-            "ns_dtype": ns_dtype,
             "spectral": None,  # a group's own: whether its matrices are orthogonalised; None: by their shapes
             "lr_scale": 1.0,  # a group's own factor on lr, which schedulers leave alone
-            "psi": psi,  # in a state dict None, if it is a callable
-            "max_grad_norm": max_grad_norm,
-            "projection": projection,  # in a state dict always None
-            "momentum_dtype": momentum_dtype,
-            "stochastic_rounding": stochastic_rounding,
-            "nonfinite": nonfinite,
-            "maximize": maximize,
-            "foreach": foreach,
-            "fused": fused,
-            "differentiable": differentiable,
             "skipped_steps": 0,
         }
         check_group(defaults)

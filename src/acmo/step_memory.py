@@ -26,9 +26,11 @@ from acmo.step_data import (
     scalar_dtype,
 )
 
-# Private to torch, so it may be gone; then every attribute of every tensor is read at every step.
-make_guards: Any = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
-make_guards = getattr(make_guards, "TensorGuards", None)
+# Private to torch, and wrong arguments would crash it: only for the version that it was tested with. Elsewhere every
+# attribute of every tensor is read at every step.
+make_guards: Any = None
+if torch.__version__.startswith("2.13."):
+    make_guards = getattr(getattr(getattr(torch._C, "_dynamo", None), "guards", None), "TensorGuards", None)
 
 KEPT_RECORDS = 4  # of other sets of parameters
 MAX_LAYOUTS = 3  # of one set of parameters: gradients whose strides keep changing, or that are shared, have none
