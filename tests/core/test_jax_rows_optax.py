@@ -40,7 +40,7 @@ def make_pair(twin_: Any, dtype: type = np.float64, turned: bool = True, **optio
 
 def test_a_mask_says_which_rows_decay(x64: None):
     ours = twin.row_acmo(0.03, weight_decay=0.1, mask=lambda params: jax.tree.map(lambda p: p.ndim > 1, params))
-    pair = Pair(ours, lr=0.03)
+    pair = make_pair(ours, lr=0.03)
     pair.opt.param_groups[0]["params"] = [p for p in pair.torch.values() if p.ndim < 2]
     pair.opt.add_param_group({"params": [p for p in pair.torch.values() if p.ndim > 1], "weight_decay": 0.1})
     for _ in range(5):
@@ -75,7 +75,7 @@ def test_injected_schedules_drive_a_row_step(x64: None):
         return lambda count: start / (1 + count)
 
     ours = optax.inject_hyperparams(twin.row_acmo)(falling(0.1), momentum=falling(1.0), weight_decay=falling(0.2))
-    pair = Pair(ours, lr=0.1)
+    pair = make_pair(ours, lr=0.1)
     for t in range(6):
         pair.opt.param_groups[0].update(lr=0.1 / (1 + t), momentum=1 / (1 + t), weight_decay=0.2 / (1 + t))
         pair.step()

@@ -67,7 +67,9 @@ class Pair:
             m = self.opt.state[p]["momentum_buffer"].numpy()
             np.testing.assert_allclose(self.params[k], self.turn(p.detach().numpy()), tolerance, tolerance, err_msg=k)
             np.testing.assert_allclose(mu[k], self.turn(m), tolerance, tolerance, err_msg=k)
-        reports = self.opt.telemetry()["tensors"]
+        order = [id(p) for group in self.opt.param_groups for p in group["params"]]
+        by_param = dict(zip(order, self.opt.telemetry()["tensors"], strict=True))
+        reports = [by_param[id(p)] for p in self.torch.values()]
         for key, found in angles._asdict().items():
             expected = np.nan_to_num([report[key] for report in reports])
             np.testing.assert_allclose(found, expected, tolerance, tolerance, err_msg=key)
