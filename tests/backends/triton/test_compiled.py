@@ -37,7 +37,8 @@ def check_variants(found):
             if name != "sum_chunks":
                 assert row["stores_16"] >= (1 if "int8" in row["kernel"] or name == "step_along" else 2), row
             if name == "step_rows" and "float32 float32" in row["kernel"]:
-                assert row["registers"] <= 128, row  # so that 4 programs of 128 threads share a multiprocessor
+                # so that 4 programs of 128 threads share a multiprocessor; 3 of those that sm_80 gets
+                assert row["registers"] <= (168 if row["target"] == "sm_80" else 128), row
 
 
 @pytest.mark.slow
