@@ -66,6 +66,17 @@ def test_skip_on_one_bad_value_in_a_million_changes_nothing(scope: str, bad: flo
 
 
 @every_backend
+@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_skipped_unit_step_leaves_parameters_as_they_are(bad: float, scope: str, backend: Backend):
+    params, opt = make(backend, norm_scope=scope, unit_step="rms")
+    start = [p.detach().clone() for p in params]
+    give_grads(params, bad)
+    opt.step()
+    assert all(torch.equal(p, q) for p, q in zip(params, start, strict=True))
+
+
+@every_backend
 def test_the_first_step_may_be_the_skipped_one(backend: Backend):
     params, opt = make(backend)
     twin, other = make(backend)

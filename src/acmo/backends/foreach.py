@@ -61,7 +61,10 @@ def update(part: Part, group: GroupOptions, options: StepOptions, scalars: PartS
         should_step = scalars.should_step.to(p0.device)
         g, is_copy = select(g, should_step, is_copy), True
         beta_hat = beta_hat.masked_fill(~scalars.should_step, 1.0)
-        alpha = should_step.to(dtype) * (alpha.to(p0.device, dtype) if isinstance(alpha, Tensor) else alpha)
+        if isinstance(alpha, Tensor):  # a unit step's factor may be NaN, and 0 · NaN is NaN
+            alpha = torch.where(should_step, alpha.to(p0.device, dtype), 0.0)
+        else:
+            alpha = should_step.to(dtype) * alpha
         if group.decoupled:
             theta_factor = torch.where(should_step, as_scalar(theta_factor, dtype, p0.device), 1.0)
     beta_hat = beta_hat.to(p0.device)
