@@ -191,7 +191,7 @@ def test_dtypes_of_spectral_moments_and_updates():
 
 def test_injected_schedules_and_iterations_drive_a_spectral_step(x64: None):
     ours = optax.inject_hyperparams(twin.spectral_acmo)(lambda count: 0.1 / (1 + count), ns_steps=4, momentum=0.8)
-    pair = Pair(ours, lr=0.1, momentum=0.8, ns_steps=4)
+    pair = make_pair(ours, lr=0.1, momentum=0.8, ns_steps=4)
     for t in range(4):
         pair.opt.param_groups[0]["lr"] = 0.1 / (1 + t)
         pair.step()
