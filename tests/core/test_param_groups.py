@@ -131,7 +131,7 @@ def test_a_second_table_of_another_language_has_its_own_head():
     assert by_column(net) == {"source.weight", "target.weight", "head.weight", "bag.weight"}
 
 
-def test_hugging_face_embeddings_go_by_column_whatever_their_shape():
+def test_hugging_face_embeddings_go_by_column_in_any_shape():
     class Pretrained(nn.Module):
         def __init__(self):
             super().__init__()

@@ -168,7 +168,7 @@ def test_telemetry_has_the_cosine_of_step_and_gradient(backend: Backend):
     assert told["cos_min"] == told["cos_mean"] == pytest.approx(cos, abs=1e-4)
 
 
-def test_the_angle_bound_of_the_moment_is_lost_by_orthogonalising():
+def test_orthogonalising_loses_the_angle_bound_of_the_moment():
     """M keeps cos ≥ √(1 − β²) to g; O need not: g is one large singular value that the moment opposes."""
     u, _, v = torch.linalg.svd(torch.randn(12, 12, dtype=torch.float64))
     first = torch.ones(12, dtype=torch.float64)

@@ -104,7 +104,7 @@ def measured() -> dict[str, Any]:
     return {layout: send(layout, {}) for layout in ("fsdp", "hsdp", "fsdp+tp1")}
 
 
-def test_a_step_sends_its_shards_once_there_and_what_it_made_back():
+def test_a_step_sends_shards_once_and_their_directions_back():
     ranks = run_ranks(4, measured)
     for layout, ways in (("fsdp", 1), ("hsdp", 1), ("fsdp+tp1", 2)):
         world = {"fsdp": 4}.get(layout, 2)
@@ -137,7 +137,7 @@ def spoil(policy: str) -> dict[str, Any]:
     return {"raised": raised, "moved": moved, "skipped": opt.skipped_steps}
 
 
-def test_a_matrix_that_is_not_finite_on_one_rank_is_skipped_on_all():
+def test_a_matrix_not_finite_on_one_rank_is_skipped_on_all():
     for found in run_ranks(2, spoil, "skip"):
         assert found == {"raised": "", "moved": [False, True, True, True, True, True], "skipped": 1}
     for found in run_ranks(2, spoil, "raise"):

@@ -9,7 +9,7 @@ from acmo.lab.runs.training import HALF_LIFE
 from tests.support.lab_runs import task_config
 
 
-def test_the_smoothed_loss_forgets_half_in_a_fiftieth_of_the_steps(tmp_path):
+def test_the_smoothed_loss_halves_in_a_fiftieth_of_the_steps(tmp_path):
     record = run(task_config("Steady", steps=30, log_every=1, evaluate_every=30), tmp_path)
     losses = [row["loss"] for row in read_metrics(tmp_path).of("train")]
     kept = 0.5 ** (HALF_LIFE / 30)
@@ -28,7 +28,7 @@ def test_the_loss_after_a_share_of_the_steps_is_looked_up():
     assert RunRecord(**about, status="diverged", steps=10, train_curve=curve).training_loss() is None
 
 
-def test_an_evaluation_uses_the_averaged_weights_of_schedule_free(tmp_path):
+def test_an_evaluation_uses_the_averages_of_schedule_free(tmp_path):
     pytest.importorskip("schedulefree")
     what = task_config("Steady", "schedule-free", steps=12, schedule="cosine", keep_checkpoints=True)
     record = run(what, tmp_path)
