@@ -66,7 +66,7 @@ def read_step_times(benchmarks: str) -> dict[str, list[Bar]]:
     """Return, per net, the time of a step over fused SGD-momentum's, from the tables of benchmarks/README.md."""
     found = {}
     for net in NETS:
-        table = re.search(rf"^### {re.escape(net)}:.*?\n\n(\|.*?)\n\n", benchmarks, re.MULTILINE | re.DOTALL)
+        table = re.search(rf"^#{{3,4}} {re.escape(net)}:.*?\n\n(\|.*?)\n\n", benchmarks, re.MULTILINE | re.DOTALL)
         if table is None:
             continue
         head, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in table[1].splitlines())
