@@ -60,6 +60,7 @@ def test_the_papers_experiments_are_all_there():
                 assert (recipe.epochs, recipe.batch_size, recipe.schedule.text) == (200, 128, "steps:50:0.1")
                 tuned = {
                     "acmo": 40,
+                    "acmo-authors": 40,
                     "sgd-momentum": 360,
                     "adam": 160,
                     "amsgrad": 160,
@@ -74,6 +75,6 @@ def test_the_papers_experiments_are_all_there():
 def test_a_dry_run_counts_and_writes_nothing(acmo, tmp_path):
     code, out, _ = acmo("compare", "--preset", "paper/cifar100-fixed-resnet50", "--dry-run")
     assert code == 0
-    assert "cifar100:paper/resnet50: 659 runs of 200 epochs, 131,800 epochs in all." in out
+    assert "cifar100:paper/resnet50: 672 runs of 200 epochs, 134,400 epochs in all." in out
     assert "Needs: CIFAR-100" in out
     assert list(tmp_path.iterdir()) == []

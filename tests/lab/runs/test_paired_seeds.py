@@ -46,7 +46,7 @@ def assert_same(a: Seen, b: Seen) -> None:
 @pytest.mark.parametrize("optimizer", sorted(REGISTRY))
 def test_weights_batches_and_dropout_do_not_depend_on_it(optimizer: str):
     if optimizer in ("lion", "schedule-free"):
-        pytest.importorskip(REGISTRY[optimizer].home.partition(":")[0])
+        pytest.importorskip(REGISTRY[optimizer].class_path.partition(":")[0])
     task = f"{TASKS}:Blobs"  # with dropout; 14 steps are more than an epoch
     assert_same(follow(optimizer, task, 3), follow("sgd-momentum", task, 3))
 
