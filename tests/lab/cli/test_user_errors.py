@@ -65,7 +65,7 @@ def test_compare_goes_on_with_the_others_after_a_failed_run(acmo, own):
     assert rows[f"{own}:Broken"]["settings"] is None
     own.write_text(OWN.replace("0.05", "5").replace('raise ValueError("no', 'super().step() or ("no'))
     again = subprocess.run([sys.executable, "-m", "acmo", *command], capture_output=True, text=True, timeout=300)
-    assert again.returncode == 0, again.stderr  # mended, the same command does what was missing
+    assert again.returncode == 0, again.stderr  # once fixed, the same command does what was missing
     assert {row["settings"] is None for row in summary_rows()} == {False}
 
 

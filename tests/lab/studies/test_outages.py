@@ -210,7 +210,7 @@ def test_studies_wait_for_a_server_that_comes_back(server):
         assert found.finish(claim, record(claim))
         back.join()
         assert len(said) == 2
-        assert "does not serve" in said[0]
+        assert "cannot be used" in said[0]
         assert said[1] is None
         finish_all(found)
         assert found.counts() == {"all": 6, "done": 6, "running": 0, "waiting": 0, "failed": 0}

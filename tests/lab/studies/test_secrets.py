@@ -25,7 +25,7 @@ def test_a_password_with_any_sign_in_it_is_blotted_out(secret):
 def test_user_and_database_may_bear_the_passwords_name():
     url = "postgresql://postgres:postgres@localhost/postgres"
     assert Store(url).safe_url == "postgresql://postgres:***@localhost/postgres"
-    said = f'the database {Store(url).safe_url} does not serve: no password for user "postgres"'
+    said = f'the database {Store(url).safe_url} cannot be used: no password for user "postgres"'
     assert redact_passwords(said, url) == said.replace('"postgres"', '"***"')
 
 
@@ -63,7 +63,7 @@ def test_database_error_during_a_comparison_is_a_sentence(tmp_path):
     with pytest.raises(LabError) as error, store.explained():
         fail()
     assert str(error.value) == (
-        "the database postgresql://me:***@host/db does not serve: server closed the connection to ***"
+        "the database postgresql://me:***@host/db cannot be used: server closed the connection to ***"
     )
 
 

@@ -117,7 +117,7 @@ class Store:
             cause = error.__cause__ if isinstance(error, optuna.exceptions.StorageInternalError) else error
             text = str(getattr(cause, "orig", None) or cause or error).strip().splitlines()
             said = redact_passwords(text[0] if text else type(error).__name__, self.url)
-            sentence = f"the database {self.safe_url} does not serve: {said}"
+            sentence = f"the database {self.safe_url} cannot be used: {said}"
             raise (StorageOutage if self._is_outage(cause) else LabError)(sentence) from None
 
     def ping(self) -> None:
