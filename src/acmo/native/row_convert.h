@@ -80,6 +80,7 @@ RANDOM_CONVERSION(double, LOAD_AS_FLOATS)
 /* int8 moments: m = q · scale. Back: q = m · (1 / scale) to nearest, ties to even, by adding 1.5 · 2^23, which leaves the integer
  * in the lowest bits; the product is at most 127 and a rounding error. A subnormal scale is coarser than that: then q is
  * divided, and limited to 127, one by one. A scale of 0, or one that is not finite, gives q = 0. */
+enum { BYTES_AHEAD = 4096 }; /* two groups: what lies between two rows of bytes is too much for the hardware to see a stream */
 typedef int8_t vi8 VECTOR(ACMO_BYTES / 4);
 typedef uint8_t vu8 VECTOR(ACMO_BYTES / 4);
 typedef int32_t vi VECTOR(ACMO_BYTES);
@@ -111,7 +112,10 @@ INLINE int8_t coarse_byte(double x) { return (int8_t)(x > 127 ? 127 : x < -127 ?
     static void S##_from_int8(const int8_t *from, float scale, void *to_, int64_t n) {              \
         S *to = to_;                                                                                \
         int64_t i = 0;                                                                              \
-        for (; i + WIDTH <= n; i += WIDTH) STORE(to + i, load_bytes(from + i) * scale);             \
+        for (; i + WIDTH <= n; i += WIDTH) {                                                        \
+            if (i % 64 == 0) __builtin_prefetch(from + i + BYTES_AHEAD, 1, 2);                      \
+            STORE(to + i, load_bytes(from + i) * scale);                                            \
+        }                                                                                           \
         for (; i < n; i++) to[i] = (float)from[i] * scale;                                          \
     }                                                                                               \
     static void S##_to_int8(const void *from_, float scale, int8_t *to, int64_t n) {                \

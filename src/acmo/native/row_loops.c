@@ -7,7 +7,7 @@
 #include "rows.h"
 
 /* Entry i of a row goes to lane i mod LANES, whatever the instruction set; the lanes are added as a tree at the end. */
-enum { LANES = ACMO_LANES, DOUBLES = WIDTH / 2, AHEAD = 1024 /* entries to prefetch in a sweep over columns */ };
+enum { LANES = ACMO_LANES, DOUBLES = WIDTH / 2, AHEAD = 256 /* entries to prefetch in a sweep over columns */ };
 typedef struct { vd part[LANES / DOUBLES]; } lanes;
 
 /* Not {0}: gcc fills an array of these with `rep stos`, which takes longer than a short row. */

@@ -89,7 +89,7 @@ static void step_group(const acmo_row_tensor *t, int64_t first, int64_t rows, in
     for (int64_t k = 0; f.exceptions && k < rows; k++) {
         if (f.new_sq[k] != -1) continue;
         int64_t skip = k * n * t->real_size;
-        acmo_row_block row = {(char *)block.p + skip, (char *)block.m + skip, (const char *)block.g + skip, 1, n};
+        acmo_row_block row = {(char *)block.p + skip, (char *)block.m + skip, (const char *)block.g + skip, 1, n, 1};
         t->all->finish(k, &t->options, sums, t->loops->new_square(&row, &t->options, f.b1[k], f.b2[k]), &f);
     }
     t->loops->update(&block, &t->options, &f);
