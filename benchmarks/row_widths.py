@@ -1,0 +1,71 @@
+"""A step by row or by column beside fused SGD-momentum, for matrices of one width.
+
+Only the kernel's call is timed; calls are interleaved, times are medians. A shared machine's memory is faster at one
+time than at another, and the ratio depends on it, so the bandwidth of SGD-momentum stands beside each.
+Run it as ``python benchmarks/row_widths.py [MILLIONS [WIDTH ...]]``, alone on the machine.
+"""
+
+import sys
+from collections.abc import Callable
+from math import sqrt
+from statistics import median
+from time import perf_counter
+
+import torch
+
+from acmo import native
+from acmo.backends.row_kernel import COLUMN, ROW, TABLE_ROWS, RowNumbers, RowTensor, pack
+
+ROUNDS = 25
+NUMBERS = RowNumbers(s=1.0, coupled_decay=0.0, beta=0.9, delta=0.0, alpha=1e-6, kappa=1.0)
+
+
+def time_interleaved(calls: dict[str, Callable[[], object]]) -> dict[str, float]:
+    """Return the median seconds of each call over ROUNDS rounds; two more rounds come first and do not count."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(ROUNDS + 2):
+        for name, call in calls.items():
+            begin = perf_counter()
+            call()
+            times[name].append(perf_counter() - begin)
+    return {name: median(t[2:]) for name, t in times.items()}
+
+
+def compare(columns: int, entries: int) -> dict[str, float]:
+    rows = entries // columns
+    p, m, g = (torch.randn(rows, columns) for _ in range(3))
+    q, scale = torch.randint(-127, 128, (rows, columns), dtype=torch.int8), torch.full((rows,), 0.01)
+    table, kernel = torch.empty(TABLE_ROWS, 1, dtype=torch.float64), native.required()
+
+    def step(m: torch.Tensor, scope: int, scale: torch.Tensor | None = None) -> Callable[[], object]:
+        root_n = sqrt(columns if scope == ROW else rows)
+        packed = pack([RowTensor(p, m, g, rows, columns, scope, NUMBERS, root_n, scale=scale)])
+        return lambda: kernel.rows(*packed, table.data_ptr())
+
+    theta = torch.nn.Parameter(p)
+    theta.grad = g
+    sgd = torch.optim.SGD([theta], lr=1e-6, momentum=0.9, fused=True)
+    return time_interleaved(
+        {
+            "SGD": sgd.step,
+            "row": step(m, ROW),
+            "row int8": step(q, ROW, scale),
+            "column": step(m, COLUMN),
+            "column int8": step(q, COLUMN, scale),
+        }
+    )
+
+
+def main(millions: int = 40, *widths: int) -> None:
+    torch.set_num_threads(2)
+    print("| columns | SGD-momentum, GB/s | row / SGD | row, int8 / SGD | column / SGD | column, int8 / SGD |")
+    print("|---:|---:|---:|---:|---:|---:|")
+    for columns in widths or (64, 256, 768, 3072, 10_000):
+        times = compare(columns, millions * 1_000_000)
+        sgd = times.pop("SGD")
+        ratios = " | ".join(f"{t / sgd:.2f}" for t in times.values())
+        print(f"| {columns:,} | {20e-3 * millions / sgd:.0f} | {ratios} |")
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))
