@@ -79,8 +79,8 @@ def message_bytes(tensors: int, decayed: int = 0) -> int:
       decayed: how many of them have coupled weight decay.
 
     Returns:
-      8 a sum: ‖g‖² and ‖m‖² of each tensor, with coupled decay ‖g + λθ‖², ⟨g, θ⟩ and ‖θ‖² as well, and two that
-      tell the others of a gradient that is not finite and of a GradScaler's overflow.
+      8 per sum: ‖g‖² and ‖m‖² of each tensor, with coupled decay ‖g + λθ‖², ⟨g, θ⟩ and ‖θ‖² as well, and two
+      flags, for a gradient that is not finite and for a GradScaler's overflow.
 
     Example:
       >>> message_bytes(tensors=291)

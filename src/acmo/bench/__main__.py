@@ -75,7 +75,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--quick", action="store_true", help=f"about 20 s: what the targets compare, on {','.join(QUICK)}"
     )
     parser.add_argument("--sets", help=f"some of {','.join(SETS)}")
-    parser.add_argument("--rounds", type=int, help="rounds a set (a full run: 30, for small sets 400)")
+    parser.add_argument("--rounds", type=int, help="rounds per set (a full run: 30, for small sets 400)")
     parser.add_argument("--threads", type=int, help="threads (default: torch's)")
     parser.add_argument("--compiled", action="store_true", help=f"also {COMPILED!r}; compiling takes minutes")
     parser.add_argument("--spectral", action="store_true", help="only SpectralACMo, beside Muon with AdamW")

@@ -46,10 +46,10 @@ class Contender:
 
     Attributes:
       name: in the tables.
-      words: read and written a parameter by the update, each pass as tight as it can be (a pass for a norm reads 1,
+      words: read and written per parameter by the update, each pass as tight as it can be (a pass for a norm reads 1,
         the in-place update of m and θ by g moves 5, Adam's of m, v and θ 7, `clip_grad_norm_` 3). An implementation
         that makes more passes moves more, and shows fewer GB/s here.
-      moments: words of state a parameter, for the plan of what fits into memory together.
+      moments: words of state per parameter, for the plan of what fits into memory together.
       build: makes it on parameters that have gradients.
       table_words: read and written in addition by parameters that go by column.
     """
@@ -120,7 +120,7 @@ def adamw_and_clip(params: list[Tensor]) -> Instance:
 
 def compiled_acmo(params: list[Tensor]) -> Instance:
     """As docs/scale.md says to compile it: the default backend, lr a Tensor."""
-    torch.compiler.reset()  # sets are told apart by recompiling, and dynamo gives that up after a few
+    torch.compiler.reset()  # each set is recompiled, and dynamo gives that up after a few
     opt = ACMo(params, lr=torch.tensor(LR))
     return of(opt, torch.compile(opt.step))
 

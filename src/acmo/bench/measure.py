@@ -122,7 +122,7 @@ def find_quartiles(values: Sequence[float]) -> tuple[float, float]:
 
 
 def triad(repeats: int, entries: int = 2**25) -> float:
-    """GB/s of ``a = b + s c`` over float32 arrays far larger than any cache, counted as STREAM does: 3 words an entry.
+    """GB/s of ``a = b + s c`` over float32 arrays far larger than any cache, counted as STREAM does: 3 words per entry.
 
     The a that is written must first be read into the cache, which STREAM does not count; an update in place has no
     such hidden word, so it may pass 100 % of this.
@@ -150,8 +150,8 @@ def silent_stderr() -> Iterator[None]:
 def peak_extra(step: Step) -> int:
     """The most bytes that tensors made within a step take at one time, beyond what was there before it.
 
-    As torch's allocator tells the profiler, and what a call by row of the C kernel reports. Of its other calls the
-    scratch (a double a chunk) comes from malloc and is not in it.
+    As torch's allocator reports it to the profiler, and what a call by row of the C kernel reports. The scratch of its
+    other calls (one double per chunk) comes from malloc and is not included.
     """
     kernel = native.kernel()
     if kernel is not None:

@@ -11,7 +11,7 @@ from acmo.bench.contenders import ADAMW, ANCHORS, COMPILED, FUSED, PLAIN, SGD, C
 from acmo.bench.measure import Ratio, Times, compare, interleave, peak_extra, triad
 from acmo.bench.sets import SETS, ParameterSet, single
 
-# Words a parameter that a step may allocate while it lasts (the reference's copies): kept free by the plan.
+# Words per parameter that a step may allocate while it lasts (the reference's copies): kept free by the plan.
 TRANSIENT = 6
 
 

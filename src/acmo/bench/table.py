@@ -21,9 +21,9 @@ COLUMNS = (
 )
 LEGEND = (
     "ms: median of a step, with quartiles. / SGD, / AdamW: over the median of torch's fused SGD-momentum, of its fused "
-    "AdamW. words: float32 numbers a parameter that the update has to move; GB/s: those over the time. % triad: of a "
+    "AdamW. words: float32 numbers per parameter that the update has to move; GB/s: those over the time. % triad: of a "
     "STREAM triad (a = b + s c) on this machine. % plain: of the bandwidth of m = g + βm; θ −= αm in place on the same "
-    "set, by the kernel's pass 2 or by fused SGD-momentum, whichever is faster. state B: bytes of state a parameter. "
+    "set, by the kernel's pass 2 or by fused SGD-momentum, whichever is faster. state B: bytes of state per parameter. "
     "peak MB: what a step allocates at most while it lasts. steps: how many were timed."
 )
 
