@@ -24,8 +24,8 @@ unexport PYTHONPATH  # what is tested is the installed package
 help:  ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.demo  ## compare the paper's seven optimizers on digits: tuned, five seeds, a report
-	@$(BIN)/acmo compare digits
+demo: $(VENV)/.demo  ## compare ours with SGD, Adam, AdamW and Muon on digits: tuned, five seeds, a report
+	@$(BIN)/acmo compare digits --optimizers acmo,row-acmo,spectral-acmo,sgd-momentum,adam,adamw,muon
 
 test: lint  ## ruff, mypy and the quick tests: the core, the backends, the rivals, every command once
 	$(PYTEST) --tier quick

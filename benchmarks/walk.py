@@ -5,7 +5,7 @@
 
 Every Python frame counts that runs code of the package, comprehensions included. torch's fused SGD is counted in the
 same way, over `torch.optim`. Of a comparison, the frames of the page's template (Jinja) do not count. The comparison is
-that of `make demo`, run first if FOLDER does not hold it (minutes).
+`acmo compare digits`, run first if FOLDER does not hold it (minutes).
 """
 
 import argparse
