@@ -1,0 +1,108 @@
+"""The tables of docs/results/README.md over all published comparisons: scores, costs, hypotheses, questions.
+
+``python -m acmo.lab.report.results_tables docs/results`` prints them.
+"""
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from acmo.lab.claims import holm
+from acmo.lab.hypotheses import (
+    NOT_JUDGED,
+    PARTS,
+    Answer,
+    Part,
+    Published,
+    answer_questions,
+    judge_primary,
+    read_published,
+)  # fmt: skip
+from acmo.lab.report import words
+
+
+def write_tables(published: Mapping[str, Published]) -> str:
+    """Return the tables in Markdown: scores, costs, primary hypotheses, questions."""
+    return "\n\n".join(
+        [
+            "### Scores\n\n" + "\n".join(_scores(published)),
+            "### Costs\n\n" + "\n".join(_costs(published)),
+            "### Primary hypotheses\n\n" + "\n".join(_hypotheses(judge_primary(published))),
+            "### Questions\n\n" + "\n".join(_questions(answer_questions(published))),
+        ]
+    )
+
+
+def _line(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _columns(published: Mapping[str, Published]) -> dict[str, str]:
+    """Return the optimizers of all comparisons, label to title, in the order of the first that has each."""
+    return {label: row["title"] for found in published.values() for label, row in found.rows.items()}
+
+
+def _scores(published: Mapping[str, Published]) -> list[str]:
+    lines = [_line(["optimizer", *published]), _line(["---"] + ["---:"] * len(published))]
+    for label, title in _columns(published).items():
+        cells = []
+        for found in published.values():
+            row = found.rows.get(label)
+            if row is None or not row.get("test"):
+                cells.append(words.NONE)
+            else:
+                text = words.interval(row["test"], found.task["metric"])
+                cells.append(f"**{text}**" if row.get("group") == 1 else text)
+        lines.append(_line([title, *cells]))
+    notes = []
+    for name, found in published.items():
+        better = "more" if found.task["best"] == "max" else "less"
+        notes.append(
+            f"{name}: test {words.name(found.task['metric'])}, {better} is better, {len(found.task['seeds'])} seeds"
+        )
+    return [
+        *lines,
+        "",
+        f"{'; '.join(notes)}. Mean with 95 % interval; bold: the best, and whom it shows no difference to.",
+    ]
+
+
+def _costs(published: Mapping[str, Published]) -> list[str]:
+    heads = ["comparison", "optimizer", "bytes per parameter", "ms per optimizer step", "steps to target training loss"]
+    heads += ["steps to target score", "seconds to target score"]
+    lines = [_line(heads), _line(["---", "---"] + ["---:"] * 5)]
+    for name, found in published.items():
+        for row in found.rows.values():
+            cost, reached = row["cost"], row["to_target"]
+            loss = (row.get("losses") or {}).get("to_target", {}).get("steps")
+            numbers = [cost["state_bytes_per_parameter"], cost["ms_per_step_optimizer"], loss, reached["steps"]]
+            forms = [".1f", ".2f", ".0f", ".0f"]
+            cells = [words.figure(x, form) for x, form in zip(numbers, forms, strict=True)]
+            lines.append(_line([name, row["title"], *cells, words.figure(reached["seconds"], ".1f")]))
+    return lines
+
+
+def _hypotheses(judged: Mapping[str, Sequence[Part]]) -> list[str]:
+    lines = [_line(["hypothesis", "part", "ahead by", "p", "seeds", "accepted"]), _line(["---", "---"] + ["---:"] * 4)]
+    complete = {name: len(parts) == PARTS[name] for name, parts in judged.items()}
+    accepted = holm({name: max(p.p for p in parts) if complete[name] else 1.0 for name, parts in judged.items()})
+    for name, parts in judged.items():
+        verdict = NOT_JUDGED if not complete[name] else "yes" if accepted[name] else "no"
+        for part in parts:
+            ahead = f"{part.ahead:.3g}".replace("-", "−")
+            lines.append(_line([name, part.text, ahead, f"{part.p:.2g}", str(part.n), verdict]))
+        if not complete[name]:
+            missing = PARTS[name] - len(parts)
+            lines.append(
+                _line([name, f"{words.count(missing, 'part')} of {PARTS[name]} not run yet", "", "", "", verdict])
+            )
+    return lines
+
+
+def _questions(answers: Sequence[Answer]) -> list[str]:
+    lines = [_line(["question", "verdict", "numbers"]), _line(["---"] * 3)]
+    return lines + [_line([a.question, f"**{a.verdict}**", a.numbers]) for a in answers]
+
+
+if __name__ == "__main__":
+    print(write_tables(read_published(Path(sys.argv[1]))))
