@@ -14,7 +14,7 @@ CONFIG, RESULT = "config.json", "result.json"
 
 
 def write_config(folder: Path, content: Mapping[str, Any]) -> None:
-    """Write what a run is, before it begins: ``config``, ``provenance`` and, where the task knows it, ``data``."""
+    """Write what a run is, before it begins: ``config``, ``provenance``, ``effective`` settings and ``data``."""
     atomic.write_json(folder / CONFIG, content)
 
 

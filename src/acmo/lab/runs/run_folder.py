@@ -22,6 +22,7 @@ from acmo.lab.results.metrics_file import NAME, MetricsWriter
 from acmo.lab.results.run_files import read_config, require_outcome, write_config, write_outcome
 from acmo.lab.results.run_record import CurvePoint, RunRecord, Score, thin_curve
 from acmo.lab.runs import checkpoints, provenance, randomness
+from acmo.lab.runs.effective import describe_settings
 from acmo.lab.runs.ranks import Ranks
 from acmo.lab.runs.training import Progress, Training, Watched
 from acmo.lab.tasks import find_task
@@ -137,7 +138,8 @@ def _go(
         _load(state, training, folder)
         del found, state
     elif ranks.first:
-        write_config(folder, provenance.record(config) | {"data": provenance.describe_data(training.task)})
+        about = {"effective": describe_settings(training), "data": provenance.describe_data(training.task)}
+        write_config(folder, provenance.record(config) | about)
     if ranks.first:
         training.metrics = MetricsWriter(folder, size, step=training.at.step, tensorboard=config.tensorboard)
 
