@@ -183,7 +183,13 @@ def test_damaged_checkpoint_is_one_line_without_source(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--try", "acmo.lr=nan"], "acmo cannot be made with"),
+        (["--try", "acmo.lr=nan"], "acmo.lr must be a number, got 'nan'"),
+        (["--try", "sgd.lr=0.1,abc"], "sgd-momentum.lr must be a number, got 'abc'"),
+        (
+            ["--optimizers", "adam", "--try", "adam.betas=0.9"],
+            "adam.betas must be a list such as [0.9, 0.999], got 0.9",
+        ),
+        (["--optimizers", "adam", "--try", "adam.eps=true"], "adam.eps must be a number, got True"),
         (["--try", "acmo.lr=NaN"], "must be finite"),
         (["--try", "sgd.lr=0.1,-0.1"], "sgd-momentum cannot be made with"),
         (["--try", "acmo.unknown=1"], "acmo has no option 'unknown'"),

@@ -30,13 +30,16 @@ def build(name: str, settings: Mapping[str, Any], model: "nn.Module") -> "Optimi
     for key in options:
         if known is not None and key not in known:
             raise LabError(f"{name} has no option {key!r}{nearest(key, known)} (it has: {', '.join(known)})")
+    wrong = _find_wrong_kind(name, settings)
+    if wrong is not None and name in REGISTRY:
+        raise LabError(wrong)
     try:
         if name in REGISTRY:
             optimizer = REGISTRY[name].build_for(model, **options)
         else:
             optimizer = factory([p for p in model.parameters() if p.requires_grad], **options)
     except Exception as error:  # whatever one of the user's own raises
-        raise LabError(f"{name} cannot be made with {dict(settings)}: {error}") from error
+        raise LabError(wrong or f"{name} cannot be made with {dict(settings)}: {error}") from error
     if not isinstance(optimizer, Optimizer):
         raise LabError(f"{name} makes a {type(optimizer).__name__}, which is not a torch.optim.Optimizer")
     return optimizer
@@ -81,6 +84,29 @@ def options_of(name: str) -> list[str] | None:
     if [p for p in parameters.values() if p.kind is p.VAR_KEYWORD]:
         return None
     return [key for key in parameters if key != "params"]
+
+
+def _find_wrong_kind(name: str, settings: Mapping[str, Any]) -> str | None:
+    """Return a sentence about a setting that is no number, or no list, where the option's default is one."""
+    defaults = REGISTRY[name].defaults if name in REGISTRY else _read_defaults(find_factory(name))
+    for key, value in settings.items():
+        default = defaults.get(key)
+        if (_is_number(default) or key == "lr") and not _is_number(value):
+            return f"{name}.{key} must be a number, got {value!r}"
+        if isinstance(default, tuple) and not isinstance(value, list | tuple):
+            return f"{name}.{key} must be a list such as {list(default)}, got {value!r}"
+    return None
+
+
+def _read_defaults(factory: Any) -> dict[str, Any]:
+    try:
+        return {key: parameter.default for key, parameter in inspect.signature(factory).parameters.items()}
+    except (TypeError, ValueError):
+        return {}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _value(key: str, value: Any) -> Any:
