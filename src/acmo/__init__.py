@@ -1,7 +1,6 @@
 """ACMo: angle-calibrated moment methods for stochastic optimization (Huang et al., AAAI 2021), for PyTorch."""
 
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -13,10 +12,7 @@ if TYPE_CHECKING:
     from acmo.row_acmo import RowACMo
     from acmo.spectral_acmo import SpectralACMo
 
-try:
-    __version__ = version("acmo")
-except PackageNotFoundError:  # a source tree that was never installed
-    __version__ = "0+unknown"
+    __version__: str
 
 __all__ = [
     "ACMo",
@@ -45,8 +41,19 @@ def __getattr__(name: str) -> Any:
         return getattr(import_module(_HOMES[name]), name)
     if name == "projections":
         return import_module("acmo.projections")
+    if name == "__version__":
+        return _read_version()
     raise AttributeError(f"module 'acmo' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
     return __all__
+
+
+def _read_version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("acmo")
+    except PackageNotFoundError:  # a source tree that was never installed
+        return "0+unknown"

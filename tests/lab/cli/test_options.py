@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -38,6 +39,34 @@ def test_help_says_the_defaults(acmo):
         out = " ".join(acmo(command, "--help")[1].replace("│", " ").split())
         for default in ("[default: auto]", "[default: the task's]", "[default: 60s]", "[default: runs/TASK, or"):
             assert default in out, (command, default)
+
+
+def test_help_of_compare_groups_its_options_in_panels(acmo):
+    out = acmo("compare", "--help")[1]
+    panels = re.findall(r"╭─ (.+?) ─", out)
+    assert panels == ["Arguments", "Options", "What is compared", "Tuning", "Data and evaluation", "Training",
+                      "Where it runs", "Output"]  # fmt: skip
+    ungrouped = out.split("╭─ Options ─")[1].split("╰─")[0]
+    assert re.findall(r"--[a-z-]+", ungrouped) == ["--help"]
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["compare", "--help"], ["doctor"]])
+def test_help_imports_nothing_heavy(arguments, tmp_path):
+    heavy = {"numpy", "optuna", "plotly", "pydantic", "scipy", "torch", "jinja2", "importlib.metadata"}
+    wanted = heavy if "--help" in arguments else {"optuna", "pydantic"}
+    code = f"""
+import sys
+from acmo.lab.cli import main
+sys.argv = ["acmo", *{arguments}]
+try:
+    main()
+except SystemExit as end:
+    assert not end.code
+found = {wanted} & sys.modules.keys()
+assert not found, found
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow

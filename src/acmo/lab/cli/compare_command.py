@@ -19,6 +19,7 @@ Extend = Annotated[
     bool | None,
     typer.Option(
         "--extend/--no-extend",
+        rich_help_panel=o.TUNING,
         help="Try the next learning rate out while the best one is at the edge of its grid, up to 4 times. "
         "\\[default: extend]",
     ),
@@ -34,26 +35,39 @@ def compare(
     preset: Annotated[
         str | None,
         typer.Option(
-            help="A TOML file, or a name of acmo list presets; flags go before it.", autocompletion=o.complete_preset
+            rich_help_panel=o.WHAT,
+            help="A TOML file, or a name of acmo list presets; flags go before it.",
+            autocompletion=o.complete_preset,
         ),
     ] = None,
-    optimizers: Annotated[str | None, typer.Option(help=OPTIMIZERS_HELP, autocompletion=o.complete_optimizer)] = None,
+    optimizers: Annotated[
+        str | None, typer.Option(rich_help_panel=o.WHAT, help=OPTIMIZERS_HELP, autocompletion=o.complete_optimizer)
+    ] = None,
     protocol: Annotated[
         str | None,
         typer.Option(
-            help="default-wd, fixed-wd (SGD's best for all) or tuned-wd (each its own). \\[default: default-wd]"
+            rich_help_panel=o.TUNING,
+            help="default-wd, fixed-wd (SGD's best for all) or tuned-wd (each its own). \\[default: default-wd]",
         ),
     ] = None,
-    grid: Annotated[str | None, typer.Option(help=GRID_HELP)] = None,
+    grid: Annotated[str | None, typer.Option(rich_help_panel=o.TUNING, help=GRID_HELP)] = None,
     extend: Extend = None,
-    try_: Annotated[list[str] | None, typer.Option("--try", help=TRY_HELP)] = None,
-    sampler: Annotated[str | None, typer.Option(help="grid, tpe or random. \\[default: grid]")] = None,
-    trials: Annotated[int | None, typer.Option(help="Budget of tpe and random, for each optimizer.")] = None,
-    seeds: Annotated[int | None, typer.Option(help="Runs of the best setting. \\[default: 5]")] = None,
+    try_: Annotated[list[str] | None, typer.Option("--try", rich_help_panel=o.TUNING, help=TRY_HELP)] = None,
+    sampler: Annotated[
+        str | None, typer.Option(rich_help_panel=o.TUNING, help="grid, tpe or random. \\[default: grid]")
+    ] = None,
+    trials: Annotated[
+        int | None, typer.Option(rich_help_panel=o.TUNING, help="Budget of tpe and random, for each optimizer.")
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(rich_help_panel=o.WHAT, help="Runs of the best setting. \\[default: 5]")
+    ] = None,
     test_every_setting: Annotated[
         bool | None,
         typer.Option(
-            "--test-every-setting", help="Read test data after tuning runs too, for the budget curve; never to select."
+            "--test-every-setting",
+            rich_help_panel=o.DATA,
+            help="Read test data after tuning runs too, for the budget curve; never to select.",
         ),
     ] = None,
     out: o.Out = None,
@@ -65,9 +79,9 @@ def compare(
     *,
     run_options: dict[str, Any],
 ) -> None:
-    """Tune optimizers on tasks, repeat the best settings over seeds, and say what can be said.
+    """Tune optimizers on tasks, repeat the best settings over seeds, and report which differences are shown.
 
-    Rerunning the same command goes on where it stopped; more seeds or optimizers are added to what is there.
+    The same command resumes a comparison that was stopped; more seeds or optimizers are added to it.
 
     [bold]Examples[/bold]
 
@@ -124,16 +138,24 @@ def compare(
 def tune(
     task: Annotated[str, typer.Argument(help="A task, such as digits.", autocompletion=o.complete_task)],
     optimizer: Annotated[
-        str, typer.Option(help="A name, module:Class or file.py:Class.", autocompletion=o.complete_optimizer)
+        str,
+        typer.Option(
+            rich_help_panel=o.WHAT, help="A name, module:Class or file.py:Class.", autocompletion=o.complete_optimizer
+        ),
     ],
-    grid: Annotated[str | None, typer.Option(help=GRID_HELP)] = None,
+    grid: Annotated[str | None, typer.Option(rich_help_panel=o.TUNING, help=GRID_HELP)] = None,
     extend: Extend = None,
     try_: Annotated[
-        list[str] | None, typer.Option("--try", help="Values to try instead: lr=0.1,0.01; repeatable.")
+        list[str] | None,
+        typer.Option("--try", rich_help_panel=o.TUNING, help="Values to try instead: lr=0.1,0.01; repeatable."),
     ] = None,
-    sampler: Annotated[str | None, typer.Option(help="grid, tpe or random. \\[default: grid]")] = None,
-    trials: Annotated[int | None, typer.Option(help="Budget of tpe and random.")] = None,
-    tune_decay: Annotated[bool, typer.Option("--tune-decay", help="Tune the weight decay too.")] = False,
+    sampler: Annotated[
+        str | None, typer.Option(rich_help_panel=o.TUNING, help="grid, tpe or random. \\[default: grid]")
+    ] = None,
+    trials: Annotated[int | None, typer.Option(rich_help_panel=o.TUNING, help="Budget of tpe and random.")] = None,
+    tune_decay: Annotated[
+        bool, typer.Option("--tune-decay", rich_help_panel=o.TUNING, help="Tune the weight decay too.")
+    ] = False,
     out: o.Out = None,
     storage: o.Storage = None,
     storage_timeout: o.StorageTimeout = "10m",
@@ -191,7 +213,7 @@ def _execute(
         from acmo.lab.redaction import redact_passwords
 
         command = shlex.join(["acmo", *(redact_passwords(word, store.url) for word in sys.argv[1:])])
-        console.print("Stopped; what is done is kept. To go on, give the same command again:", highlight=False)
+        console.print("Stopped; what is done is kept. To resume, give the same command again:", highlight=False)
         console.print(f"  {command}", highlight=False, markup=False, soft_wrap=True)
         raise typer.Exit(130) from None
     show(console, found, final=final)

@@ -9,9 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
-from acmo.lab.config.plan import parse_value, slug
-from acmo.lab.config.preset_files import presets
 from acmo.lab.errors import LabError
+
+# The panels of a command's help.
+WHAT, TUNING, TRAINING = "What is compared", "Tuning", "Training"
+OPTIMIZER, DATA, MACHINE, OUTPUT = "Optimizer", "Data and evaluation", "Where it runs", "Output"
 
 
 def complete_task(incomplete: str) -> list[str]:
@@ -31,78 +33,126 @@ def complete_optimizer(incomplete: str) -> list[str]:
 
 def complete_preset(incomplete: str) -> list[str]:
     """Names of presets, completed."""
+    from acmo.lab.config.preset_files import presets
+
     return [name for name in presets() if name.startswith(incomplete)]
 
 
 # What every run takes: fields of `acmo.lab.config.run_options.RunOptions` that have a flag.
 RUN: dict[str, Any] = {
-    "data": Annotated[
-        Path | None,
-        typer.Option(
-            help="Root of the data of all tasks (ROOT/cifar-10-batches-bin, ROOT/multi30k, …), or a task's own folder. "
-            "\\[default: ACMO_DATA, or downloads]"
-        ),
+    "epochs": Annotated[
+        int | None, typer.Option(rich_help_panel=TRAINING, help="Train for so many epochs. \\[default: the task's]")
     ],
-    "device": Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1 or mps. \\[default: auto]")],
-    "autocast": Annotated[str | None, typer.Option(help="off, bfloat16 or float16. \\[default: off]")],
-    "deterministic": Annotated[
-        bool | None,
-        typer.Option("--deterministic/--fast", help="The same bits on each run, or not. \\[default: deterministic]"),
+    "steps": Annotated[int | None, typer.Option(rich_help_panel=TRAINING, help="Train for so many steps instead.")],
+    "batch_size": Annotated[
+        int | None, typer.Option(rich_help_panel=TRAINING, help="Global batch, over all ranks. \\[default: the task's]")
     ],
-    "epochs": Annotated[int | None, typer.Option(help="Train for so many epochs. \\[default: the task's]")],
-    "steps": Annotated[int | None, typer.Option(help="Train for so many steps instead.")],
-    "batch_size": Annotated[int | None, typer.Option(help="Global batch, over all ranks. \\[default: the task's]")],
     "accumulate": Annotated[
-        int | None, typer.Option(help="In how many parts a rank goes through its share of a batch. \\[default: 1]")
+        int | None,
+        typer.Option(
+            rich_help_panel=TRAINING, help="Into how many parts a rank splits its share of a batch. \\[default: 1]"
+        ),
     ],
     "schedule": Annotated[
         str | None,
-        typer.Option(help="constant, steps:50:0.1, cosine, linear, warmup:5+cosine. \\[default: the task's]"),
+        typer.Option(
+            rich_help_panel=TRAINING,
+            help="constant, steps:50:0.1, cosine, linear, warmup:5+cosine. \\[default: the task's]",
+        ),
     ],
     "max_grad_norm": Annotated[
-        float | None, typer.Option(help="Clip gradients to this norm; 0: do not. \\[default: the task's]")
+        float | None,
+        typer.Option(rich_help_panel=TRAINING, help="Clip gradients to this norm; 0: do not. \\[default: the task's]"),
     ],
-    "checkpoint_every": Annotated[
-        str | None, typer.Option(help="60s, 5m, 1h, or 200it for iterations. \\[default: 60s]")
+    "autocast": Annotated[
+        str | None, typer.Option(rich_help_panel=TRAINING, help="off, bfloat16 or float16. \\[default: off]")
+    ],
+    "deterministic": Annotated[
+        bool | None,
+        typer.Option(
+            "--deterministic/--fast",
+            rich_help_panel=TRAINING,
+            help="Get the same bits on each run, or not. \\[default: deterministic]",
+        ),
+    ],
+    "data": Annotated[
+        Path | None,
+        typer.Option(
+            rich_help_panel=DATA,
+            help="Root of the data of all tasks (ROOT/cifar-10-batches-bin, ROOT/multi30k, …), or a task's own folder. "
+            "\\[default: ACMO_DATA, or downloads]",
+        ),
     ],
     "refit_on_all": Annotated[
-        bool | None, typer.Option("--refit-on-all", help="Train final runs on the validation data too.")
+        bool | None,
+        typer.Option("--refit-on-all", rich_help_panel=DATA, help="Train final runs on the validation data too."),
     ],
     "test_curves": Annotated[
         bool | None,
-        typer.Option("--test-curves", help="Test final runs at every evaluation; nothing is selected by it."),
+        typer.Option(
+            "--test-curves",
+            rich_help_panel=DATA,
+            help="Test final runs at every evaluation; nothing is selected by it.",
+        ),
     ],
     "full_train_loss": Annotated[
-        bool | None, typer.Option("--full-train-loss", help="Compute the loss on all training data at evaluations.")
+        bool | None,
+        typer.Option(
+            "--full-train-loss", rich_help_panel=DATA, help="Compute the loss on all training data at evaluations."
+        ),
     ],
-    "tensorboard": Annotated[bool | None, typer.Option("--tensorboard", help="Write TensorBoard's event files too.")],
+    "device": Annotated[
+        str | None, typer.Option(rich_help_panel=MACHINE, help="auto, cpu, cuda, cuda:1 or mps. \\[default: auto]")
+    ],
+    "checkpoint_every": Annotated[
+        str | None, typer.Option(rich_help_panel=MACHINE, help="60s, 5m, 1h, or 200it for iterations. \\[default: 60s]")
+    ],
+    "tensorboard": Annotated[
+        bool | None, typer.Option("--tensorboard", rich_help_panel=OUTPUT, help="Write TensorBoard's event files too.")
+    ],
     "keep_checkpoints": Annotated[
-        bool | None, typer.Option("--keep-checkpoints", help="Keep the weights of finished runs.")
+        bool | None,
+        typer.Option("--keep-checkpoints", rich_help_panel=OUTPUT, help="Keep the weights of finished runs."),
     ],
 }
-Out = Annotated[Path | None, typer.Option(help="Output folder. \\[default: runs/TASK, or runs/PRESET]")]
+Out = Annotated[
+    Path | None, typer.Option(rich_help_panel=OUTPUT, help="Output folder. \\[default: runs/TASK, or runs/PRESET]")
+]
 Storage = Annotated[
     str | None,
     typer.Option(
         envvar="ACMO_STORAGE",
         show_default=False,
+        rich_help_panel=MACHINE,
         help="Database of the studies, for many machines: postgresql://user@host/name. "
         "\\[default: SQLite in the folder]",
     ),
 ]
 StorageTimeout = Annotated[
-    str, typer.Option(help="How long to wait for a database that goes away: 90s, 10m, 2h; 0s: not at all.")
+    str,
+    typer.Option(
+        rich_help_panel=MACHINE, help="How long to wait for a database that goes away: 90s, 10m, 2h; 0s: not at all."
+    ),
 ]
-Workers = Annotated[int | None, typer.Option(min=1, help="Processes. \\[default: one a core, or one a GPU]")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say how many runs there are and what they need; run nothing.")]
+Workers = Annotated[
+    int | None,
+    typer.Option(min=1, rich_help_panel=MACHINE, help="Processes. \\[default: one per core, or one per GPU]"),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", rich_help_panel=OUTPUT, help="No progress, only the result.")]
+DryRun = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run", rich_help_panel=OUTPUT, help="Show how many runs there are and what they need; run nothing."
+    ),
+]
 
 
 def with_run_options(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the flags of `RUN`; those that are used reach it as the dict ``run_options``."""
     own = [p for p in inspect.signature(command).parameters.values() if p.name != "run_options"]
     shared = [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=a) for n, a in RUN.items()]
-    parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*own, *shared)]
+    place = [p.name for p in own].index("out")  # the help has them before what every command has
+    parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*own[:place], *shared, *own[place:])]
 
     @wraps(command)
     def wrapped(**values: Any) -> None:
@@ -121,7 +171,9 @@ def given(**values: Any) -> dict[str, Any]:
 
 
 def settings_of(pairs: Iterable[str], known: Mapping[str, Any]) -> dict[str, Any]:
-    """``option=value`` flags as settings, beside those known from flags of their own."""
+    """Return ``option=value`` flags as settings, beside those known from flags of their own."""
+    from acmo.lab.config.plan import parse_value
+
     settings = dict(known)
     for pair in pairs:
         option, equals, value = pair.partition("=")
@@ -134,7 +186,9 @@ def settings_of(pairs: Iterable[str], known: Mapping[str, Any]) -> dict[str, Any
 
 
 def default_out(*names: str) -> Path:
-    """Where results go unless told."""
+    """Return where results go by default."""
+    from acmo.lab.config.plan import slug
+
     return Path("runs") / "+".join(slug(name) for name in names)
 
 

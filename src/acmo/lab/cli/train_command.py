@@ -18,25 +18,45 @@ def train(
         str, typer.Argument(help="A task, such as digits or cifar100:paper/resnet50.", autocompletion=o.complete_task)
     ],
     optimizer: Annotated[
-        str, typer.Option(help="A name, module:Class or file.py:Class.", autocompletion=o.complete_optimizer)
+        str,
+        typer.Option(
+            rich_help_panel=o.OPTIMIZER,
+            help="A name, module:Class or file.py:Class.",
+            autocompletion=o.complete_optimizer,
+        ),
     ] = "acmo",
-    lr: Annotated[float | None, typer.Option(help="Learning rate. \\[default: the optimizer's]")] = None,
-    weight_decay: Annotated[float | None, typer.Option(help="Weight decay. \\[default: the optimizer's]")] = None,
+    lr: Annotated[
+        float | None, typer.Option(rich_help_panel=o.OPTIMIZER, help="Learning rate. \\[default: the optimizer's]")
+    ] = None,
+    weight_decay: Annotated[
+        float | None, typer.Option(rich_help_panel=o.OPTIMIZER, help="Weight decay. \\[default: the optimizer's]")
+    ] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", help="Another option of the optimizer: momentum=0.8, betas=[0.9,0.99]; repeatable."),
+        typer.Option(
+            "--set",
+            rich_help_panel=o.OPTIMIZER,
+            help="Another option of the optimizer: momentum=0.8, betas=[0.9,0.99]; repeatable.",
+        ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the split, the weights, the order of the data.")] = 0,
+    seed: Annotated[
+        int, typer.Option(rich_help_panel=o.TRAINING, help="Of the split, the weights, the order of the data.")
+    ] = 0,
     test: Annotated[
-        bool, typer.Option("--test", help="Read the test data at the end. Not while you are still choosing.")
+        bool,
+        typer.Option(
+            "--test", rich_help_panel=o.DATA, help="Read the test data at the end. Not while you are still choosing."
+        ),
     ] = False,
-    threads: Annotated[int | None, typer.Option(min=1, help="Of torch. \\[default: torch's]")] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, rich_help_panel=o.MACHINE, help="Of torch. \\[default: torch's]")
+    ] = None,
     out: o.Out = None,
     quiet: o.Quiet = False,
     *,
     run_options: dict[str, Any],
 ) -> None:
-    """Train once; killed or stopped, the same command goes on from the last checkpoint.
+    """Train once; the same command resumes a run that was killed or stopped from its last checkpoint.
 
     [bold]Examples[/bold]
 
