@@ -183,11 +183,16 @@ def ulps(x: Tensor, truth: Tensor, *operands: Tensor) -> float:
     return float(distance.max().nan_to_num(nan=torch.inf))
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Print the diagnosis; with ``--self-test`` check the backends too. Returns the exit code."""
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command's options."""
     parser = argparse.ArgumentParser(prog="python -m acmo.doctor", description=__doc__)
     parser.add_argument("--self-test", action="store_true", help="compare every backend with the reference (seconds)")
-    options = parser.parse_args(arguments)
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print the diagnosis; with ``--self-test`` check the backends too. Returns the exit code."""
+    options = build_parser().parse_args(arguments)
     lines: list[str] = []
 
     def show(line: str) -> None:

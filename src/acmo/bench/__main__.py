@@ -69,7 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command's options."""
     parser = argparse.ArgumentParser(prog="python -m acmo.bench", description=__doc__)
     parser.add_argument(
         "--quick", action="store_true", help=f"about 20 s: what the targets compare, on {','.join(QUICK)}"
@@ -83,6 +84,12 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--markdown", action="store_true", help="print tables in Markdown")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all numbers there as well")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="cuda: time steps by CUDA events")
+    return parser
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Return the options, checked; ``sets`` are those to measure."""
+    parser = build_parser()
     options = parser.parse_args(arguments)
     default: Sequence[str] = ("transformer",) if options.spectral else QUICK if options.quick else list(SETS)
     keys = options.sets.split(",") if options.sets else default

@@ -15,8 +15,8 @@ from acmo.theory.rate import Measurement, Rate, describe_slopes
 from acmo.theory.statements import TRIALS, run_trial
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; return 1 if a statement that should hold failed, else 0."""
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command's options."""
     parser = argparse.ArgumentParser("python -m acmo.theory", description="Run the paper's theory (docs/theory.md).")
     parser.add_argument(
         "--out", type=Path, default=Path("theory"), metavar="DIR", help="folder of the figures (theory)"
@@ -28,6 +28,12 @@ def main(argv: list[str] | None = None) -> int:
         "--errata", nargs="?", const=Path("-"), type=Path, metavar="FILE",
         help="only print the errata as a Markdown table; with FILE, put it between the markers there (docs/theory.md)",
     )  # fmt: skip
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; return 1 if a statement that should hold failed, else 0."""
+    parser = build_parser()
     args = parser.parse_args(argv)
     if args.errata is not None:
         return write_errata(args.errata)

@@ -24,7 +24,8 @@ app.command("report")(report)
 app.command("list")(show)
 app.command("gallery")(gallery)
 for module in (module_commands.doctor, module_commands.bench, module_commands.theory):
-    app.command(module.__name__, context_settings=module_commands.PASS_ON)(module)
+    settings = module_commands.PASS_ON
+    app.command(module.__name__, cls=module_commands.ModuleCommand, context_settings=settings)(module)
 
 
 @app.callback(invoke_without_command=True)
