@@ -10,7 +10,7 @@ import pytest
 from acmo.lab.cli import main
 from acmo.lab.errors import LabError
 from acmo.lab.redaction import redact
-from acmo.lab.report import paper, sentences, speed, tuning, write
+from acmo.lab.report import angles, paper, sentences, speed, tuning, write
 from acmo.lab.report import paper_figures as figures
 from acmo.lab.report.curves import band
 from acmo.lab.report.evidence import gather
@@ -80,6 +80,34 @@ def test_sentences_follow_the_data(small, tmp_path):
     second = sentences.verdict(gather(other).tasks[0])
     assert "by SGD-momentum over 5 seeds" in second
     assert "Against SGD-momentum, ACMo is worse." in second
+
+
+def test_bands_of_many_curves_are_off_and_a_sentence_says_so(small, tmp_path):
+    assert "Bands are off" not in text_of(page_of(small))
+    assert re.search(r'id="bands" checked', page_of(small))
+    many = write_comparison(tmp_path, optimizers=["acmo", "sgd-momentum", "adam", "adamw", "padam"], seeds=2)
+    page = page_of(many)
+    assert "Bands are off, since 5 of them would cover each other: the switch above shows them." in text_of(page)
+    assert not re.search(r'id="bands" checked', page)
+
+
+@pytest.mark.parametrize(("beta", "lengthened"), [(0.5, False), (12.0, True)])
+def test_sentence_about_beta_hat_fits_its_size(small, beta, lengthened):
+    contestant = gather(small).tasks[0]["contestants"][0]
+    for line in (line for lines in contestant.lines for line in lines["train"]):
+        line["beta_hat"] = beta
+    text = sentences.angle(contestant)
+    assert f"β̂ has median {beta:g}" in text
+    assert ("is shorter than the gradient and is lengthened" in text) == lengthened
+    titles = [plot["title"] for plot in angles.telemetry([contestant])]
+    assert "β̂ = β‖g‖/‖m‖: the factor on the moment" in titles
+
+
+def test_clip_panel_is_there_only_if_something_was_clipped(small):
+    contestant = gather(small).tasks[0]["contestants"][0]
+    assert "clip_scale" not in [plot["key"] for plot in angles.telemetry([contestant])]
+    contestant.lines[0]["train"][3]["clip_scale"] = 0.5
+    assert "clip_scale" in [plot["key"] for plot in angles.telemetry([contestant])]
 
 
 def test_no_difference_is_claimed_where_the_interval_covers_zero(small):

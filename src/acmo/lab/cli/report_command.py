@@ -9,7 +9,10 @@ from acmo.lab.errors import LabError
 
 
 def report(
-    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="What was given to compare as --out.")],
+    folders: Annotated[
+        list[Path],
+        typer.Argument(metavar="DIR...", help="What was given to compare as --out; two are also shown side by side."),
+    ],
     figures: Annotated[
         Path | None,
         typer.Option(help="Draw the learning curves as the paper does, as SVG, PDF and PNG, into this folder."),
@@ -25,6 +28,8 @@ def report(
 
       acmo report runs/digits
 
+      acmo report runs/digits runs/digits-cosine
+
       acmo report runs/paper-cifar10-tuned-* --figures figures
 
       acmo report runs/evidence-digits --publish docs/results/digits
@@ -32,6 +37,10 @@ def report(
     if publish is not None and len(folders) > 1:
         raise LabError("--publish takes one comparison at a time")
     comparisons = [sum_up(folder) for folder in folders]
+    if len(comparisons) == 2:
+        from acmo.lab.report.side_by_side import write_side_by_side
+
+        print(f"Side by side: {write_side_by_side(comparisons)}")
     if figures is not None:
         from acmo.lab.report.evidence import gather
         from acmo.lab.report.paper_figures import draw

@@ -20,7 +20,12 @@ PLOTLY = "/* Plotly stands here */"
 
 
 def render(evidence: Evidence) -> str:
-    """The page."""
+    """Return the page about one comparison."""
+    return render_template("page.html", make_view(evidence))
+
+
+def render_template(template: str, view: Row) -> str:
+    """Return a page that needs no other file; what it shows is in ``view``."""
     try:
         from jinja2 import Environment, FileSystemLoader, StrictUndefined
         from plotly.offline import get_plotlyjs  # type: ignore[import-untyped, unused-ignore]
@@ -29,9 +34,8 @@ def render(evidence: Evidence) -> str:
     environment = Environment(
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    view = _view(evidence)
     data = {"titles": view["titles"], "plots": view["plots"]}
-    page = environment.get_template("page.html").render(
+    page = environment.get_template(template).render(
         **view,
         data=_script_safe(data),
         plotly=PLOTLY if view["plots"] else "",
@@ -41,16 +45,17 @@ def render(evidence: Evidence) -> str:
     return redact(page).replace(PLOTLY, get_plotlyjs(), 1)  # there are no secrets in megabytes of Plotly
 
 
-def _view(evidence: Evidence) -> Row:
+def make_view(evidence: Evidence, prefix: str = "") -> Row:
+    """Return what the page shows; ``prefix`` begins the ids of its plots, for a page about several comparisons."""
     found = evidence.found
     titles = {row["label"]: row["title"] for task in evidence.tasks for row in task["rows"]}
     metrics = {task["task"]: task["metric"] for task in evidence.tasks}
     plots: list[Row] = []
-    tasks = [_task(i, task, found.plan, plots) for i, task in enumerate(evidence.tasks)]
+    tasks = [_task(f"{prefix}t{i}", task, found.plan, plots) for i, task in enumerate(evidence.tasks)]
     profile = speed.profile(evidence.tasks)
     profile_sentence = ""
     if profile:
-        plots.append({"id": "profile", "type": "profile", "axes": profile})
+        plots.append({"id": f"{prefix}profile", "type": "profile", "axes": profile})
         profile_sentence = sentences.profile(profile["step"], titles)
     stated = found.provenance if isinstance(found.provenance, dict) else {}
     return {
@@ -69,13 +74,13 @@ def _view(evidence: Evidence) -> Row:
     }
 
 
-def _task(number: int, task: Row, plan: Row, plots: list[Row]) -> Row:
-    """What the sections show of a task; its plots are added to ``plots``."""
+def _task(prefix: str, task: Row, plan: Row, plots: list[Row]) -> Row:
+    """Return what the sections show of a task; its plots are added to ``plots``, their ids begin with ``prefix``."""
     contestants, metric, best = task["contestants"], task["metric"], task["best"]
     common = {"score": metric, "unit": words.unit(metric).strip(), "best": best}
 
     def add(kind: str, plot: Row) -> Row:
-        plots.append({**common, **plot, "id": f"t{number}-{kind}-{len(plots)}", "type": kind})
+        plots.append({**common, **plot, "id": f"{prefix}-{kind}-{len(plots)}", "type": kind})
         return {"id": plots[-1]["id"], "title": plot["title"]}
 
     learned = curves.learning(contestants, metric)
@@ -148,7 +153,7 @@ def _verdict(task: Row, paper: Any) -> list[Row]:
 
                 "test": words.interval(test, metric), "test_value": test["mean"],
                 "paper": paper.finals.get(row["label"]) if paper else None,
-                "differences": {o: _difference(d, metric) for o, d in row["differences"].items()},
+                "differences": {o: format_difference(d, metric) for o, d in row["differences"].items()},
                 "steps": words.figure(reached["steps"], ",.0f"), "steps_value": reached["steps"],
                 "seconds": words.seconds(reached["seconds"]), "seconds_value": reached["seconds"],
                 "reached": f"{reached['reached']} of {reached['n']}" if reached["reached"] < reached["n"] else "",
@@ -186,7 +191,8 @@ def _matrix(task: Row) -> list[Row]:
     return table
 
 
-def _difference(found: Row, metric: str) -> Row:
+def format_difference(found: Row, metric: str) -> Row:
+    """Return ``text``, ``value`` and ``verdict`` of a difference, for a cell of a table."""
     text = words.score(found["mean"], metric, sign=True, units=False)
     if found["low"] is not None:
         text += f" [{', '.join(words.score(found[k], metric, sign=True, units=False) for k in ('low', 'high'))}]"

@@ -37,6 +37,7 @@
       }
       const positive = p.series.every((s) => s.low.every((v) => v > 0));
       const y = p.log && state.log && positive ? { type: "log", ...decades(p.series.flatMap((s) => s.low.concat(s.high))) } : { type: "linear", ...rise(p) };
+      if (p.extent) y.range = shared(p.extent, y.type === "log");
       if (p.key === "clip_scale") y.range = [0, 1.05];
       return { data, layout: { xaxis: { title: { text: by === "seconds" ? "seconds of training" : by } }, yaxis: { ...y, ticksuffix: suffix(p) } } };
     },
@@ -74,6 +75,11 @@
     },
   };
   const suffix = (p) => (p.kind === "train" || (p.key && p.key !== p.score) || !p.unit ? "" : ` ${p.unit}`);
+  // Two plots side by side have one range: the values that both have to show, and a margin.
+  const shared = (extent, log) => {
+    const [low, high] = log ? extent.map(Math.log10) : extent, margin = 0.05 * (high - low || 1);
+    return [low - margin, high + margin];
+  };
   // Tick labels at powers of ten where there are two of them; else Plotly's choice.
   const decades = (values) => (Math.max(...values) / Math.min(...values) > 50 ? { dtick: 1 } : {});
   // Where a score that rises has come to after a quarter of the run: what is above it is what one wants to see.

@@ -8,6 +8,8 @@ from acmo.lab.report.curves import last
 from acmo.lab.report.evidence import Contestant, Row
 from acmo.lab.results.run_record import RunRecord
 
+MOST_BANDS = 4  # more curves are shown without their bands, unless the reader switches them on
+
 
 def verdict(task: Row) -> str:
     """Who is first, and what is shown of it."""
@@ -71,11 +73,13 @@ def curves(task: Row, plots: Sequence[Row]) -> str:
     titles = {r["label"]: r["title"] for r in task["rows"]}
     most = max(s["n"] for plot in plots for s in plot["series"])
     finals = any(run.role == "final" for c in task["contestants"] for run in c.shown)
-    text = (
-        f"Mean over {words.count(most, 'seed')} of the chosen setting, band from the lowest to the highest seed. "
-        if finals
-        else "One tuning run an optimizer, its best so far. "
-    )
+    text = "One tuning run per optimizer, its best so far. "
+    if finals:
+        text = (
+            f"Mean over {words.count(most, 'seed')} of the chosen setting, band from the lowest to the highest seed. "
+        )
+        if len(titles) > MOST_BANDS:
+            text += f"Bands are off, since {len(titles)} of them would cover each other: the switch above shows them. "
     ends = []
     for plot in plots[:2]:
         down = plot["key"] == "loss" or task["best"] == "min"
@@ -164,7 +168,9 @@ def angle(contestant: Contestant) -> str:
             "-", "−"
         )
     if beta is not None:
-        text += f"; β̂ has median {beta:.2f}"
+        text += f"; β̂ has median {beta:.3g}"
+    if beta is not None and beta > 1:
+        text += ", so the moment before a step is shorter than the gradient and is lengthened"
     if clipped is not None:
         text += f"; clipped {f'{clipped:.1%} of the logged steps' if clipped else 'nowhere'}"
     return text + "."
