@@ -16,6 +16,7 @@ from acmo.options import check_groups
 from acmo.projections import couples_parameters
 from acmo.scopes import has_rows
 from acmo.sharding import is_dtensor
+from acmo.skip_warning import warn_of_skip
 from acmo.step_data import NORM_ROWS, GroupOptions, NonFiniteGradient, RowNorms, StepRecord, read_rows
 from acmo.step_memory import CachedGroup, read_options
 
@@ -211,6 +212,9 @@ class StepsInBackward(ACMo):
         log = self._step_log
         log.skipped = skipped if log.skipped is None else log.skipped + skipped
         log.enter(record)
+        if log.warns and record.norms.is_cpu and int(log.skipped):
+            log.warns = False
+            warn_of_skip(self.param_groups, stacklevel=4)
 
     def _refuse_grad_scaler(self) -> None:
         if hasattr(self, "grad_scale") or hasattr(self, "found_inf"):

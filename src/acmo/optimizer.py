@@ -20,6 +20,7 @@ from acmo.projections import Projection, project_parts
 from acmo.psi import Psi
 from acmo.scopes import ROW_KINDS, has_rows
 from acmo.sharding import check_process_group, check_sharding, is_dtensor, is_inside_zero, sum_over_shards
+from acmo.skip_warning import warn_of_skip
 from acmo.state import StatefulOptimizer
 from acmo.step_data import GroupOptions, NonFiniteGradient, Part, StepFunction, StepOptions, StepRecord
 from acmo.step_memory import read_options
@@ -221,9 +222,13 @@ class ACMo(StatefulOptimizer):
             record = self._execute(parts, groups, self.param_groups)
         except NonFiniteGradient as error:
             raise error.name_parameter(self.param_groups) from None
+        log = self._step_log
+        log.enter(record)
         if not torch.compiler.is_compiling():
             self._cache.remember_norms(self.param_groups, parts, record)
-        self._step_log.enter(record)
+            if log.has_new_skip and log.warns:
+                log.warns = False
+                warn_of_skip(self.param_groups, record, stacklevel=5)
 
     def _execute(
         self, parts: list[Part], groups: list[GroupOptions], param_groups: Sequence[dict[str, Any]]
@@ -231,6 +236,8 @@ class ACMo(StatefulOptimizer):
         """Execute lines 1 to 8 by the chosen backend, and project. `Part.group` indexes ``param_groups``."""
         common = param_groups[0]  # what holds for all groups is in each of them
         scale, found_inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
+        if found_inf is not None:
+            self._step_log.warns = False
         options = StepOptions(
             norm_scope=common["norm_scope"],
             psi=common["psi"],

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from acmo.scopes import describe_scope, resolve_kind
+from acmo.skip_warning import warn_of_skip
 from acmo.state_checks import check_state_dict, match_states
 from acmo.state_formats import convert_state_dict, name_dtype
 from acmo.state_tensors import copy_moment, moment_dtype
@@ -99,10 +100,14 @@ class StatefulOptimizer(Optimizer):
 
     @property
     def skipped_steps(self) -> int:
-        """Return how many steps were skipped because a gradient was not finite."""
-        self._step_log.collect_counts()
-        saved = max((int(group["skipped_steps"]) for group in self.param_groups), default=0)
-        return saved + int(self._step_log.skipped or 0)
+        """Return how many steps were skipped because a gradient was not finite. Reading it may wait for the device."""
+        log = self._step_log
+        log.collect_counts()
+        saved, new = max((int(group["skipped_steps"]) for group in self.param_groups), default=0), int(log.skipped or 0)
+        if new and log.warns:
+            log.warns = False
+            warn_of_skip(self.param_groups, stacklevel=3)
+        return saved + new
 
     def _save_skipped_steps(self) -> None:
         """Bring the count in the param groups, which is what gets saved, up to date."""

@@ -215,6 +215,10 @@ class StepLog:
         self.applied_on_device: Tensor | int | None = None  # and those that only the device knows of
         self.counts: Tensor | None = None  # a kernel's own, of steps taken and skipped, not yet added to those above
         self.earlier: deque[StepRecord] = deque(maxlen=KEPT_RECORDS)
+        self.warns = (
+            True  # of a skipped step: the first only, and none with a GradScaler, which skips steps by intention
+        )
+        self.has_new_skip = False  # of the last step, as far as that is known without waiting for a device
 
     def open(self, groups: Sequence[dict[str, Any]]) -> None:
         """Enter an empty record of the form that steps will have: then torch.compile needs one graph for all steps."""
@@ -251,22 +255,30 @@ class StepLog:
             self.record = record._replace(applied=record.kernel_log.ever_taken)
             return
         applied = record.applied
+        new_skip: Tensor | bool = False
         if record.rows_skipped:  # rows are skipped by themselves, though the step is taken
-            self.skipped = 1 if self.skipped is None else self.skipped + 1
+            self.skipped, new_skip = 1 if self.skipped is None else self.skipped + 1, True
         elif record.rows is not None and applied is not False:
             any_skipped = record.rows.skipped.any()
-            any_skipped = any_skipped if applied is True else any_skipped & applied
+            new_skip = any_skipped = any_skipped if applied is True else any_skipped & applied
             self.skipped = any_skipped.int() if self.skipped is None else self.skipped + any_skipped
         if applied is True:
             self.applied += 1
         # A step that only makes state (gradients and lr 0) is not taken, but nothing was skipped either.
         elif isinstance(applied, Tensor):
             was_skipped = torch.gt(has_gradient(record), applied)
+            new_skip = was_skipped if record.rows is None else new_skip
             self.skipped = was_skipped.int() if self.skipped is None else self.skipped + was_skipped
             before = self.applied_on_device
             self.applied_on_device = applied.int() if before is None else before + applied
         else:
-            self.skipped = (0 if self.skipped is None else self.skipped) + int(has_gradient(record))
+            new_skip = bool(has_gradient(record))
+            self.skipped = (0 if self.skipped is None else self.skipped) + int(new_skip)
+        if not torch.compiler.is_compiling() and self.warns:  # in this order: a compiled step has no guard on it
+            # Only what is known already is read: nothing of a GPU, for which it would wait, and no fake tensor.
+            is_known = type(new_skip) is bool or (type(new_skip) is Tensor and new_skip.is_cpu)
+            self.has_new_skip = is_known and bool(new_skip)
+        if applied is False:
             return
         if self.record is not None and has_same_places(self.record, record):
             self.completed = complete(self.record, record) if record.late else None
