@@ -155,15 +155,6 @@ def test_autocast_learns_too_and_is_not_the_same_bits(tmp_path, dtype):
     assert cast.valid["loss"] == pytest.approx(full.valid["loss"], rel=0.2)
 
 
-def test_tensorboard_is_written_when_asked_for(tmp_path):
-    run(config(tensorboard=True), tmp_path)
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
-    assert [event.step for event in events.Scalars("valid/accuracy")] == [10, 20, 30, 40]
-    assert len(events.Scalars("train/beta_hat")) == len(read_metrics(tmp_path).of("train"))
-
-
 def test_progress_is_reported_and_its_exception_ends_the_run(tmp_path):
     told: list[Progress] = []
     run(config(log_every=10), tmp_path / "whole", told.append)

@@ -107,8 +107,12 @@ RUN: dict[str, Any] = {
     "checkpoint_every": Annotated[
         str | None, typer.Option(rich_help_panel=MACHINE, help="60s, 5m, 1h, or 200it for iterations. \\[default: 60s]")
     ],
+    "log": Annotated[
+        list[str] | None,
+        typer.Option(rich_help_panel=OUTPUT, help="Log metrics to wandb, mlflow or tensorboard too; repeatable."),
+    ],
     "tensorboard": Annotated[
-        bool | None, typer.Option("--tensorboard", rich_help_panel=OUTPUT, help="Write TensorBoard's event files too.")
+        bool | None, typer.Option("--tensorboard", rich_help_panel=OUTPUT, help="The same as --log tensorboard.")
     ],
     "keep_checkpoints": Annotated[
         bool | None,
@@ -166,8 +170,8 @@ def with_run_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def given(**values: Any) -> dict[str, Any]:
-    """The options that were given."""
-    return {key: value for key, value in values.items() if value is not None}
+    """Return the options that were given."""
+    return {key: value for key, value in values.items() if value is not None and value != []}
 
 
 def settings_of(pairs: Iterable[str], known: Mapping[str, Any]) -> dict[str, Any]:

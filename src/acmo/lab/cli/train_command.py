@@ -70,6 +70,7 @@ def train(
     from acmo.lab.config.run_options import run_config
     from acmo.lab.runs.run_folder import run
     from acmo.lab.runs.stop_signals import stop_on_signal
+    from acmo.lab.runs.trackers import require_trackers
     from acmo.lab.tasks import find_task
 
     settings = o.settings_of(set_ or [], o.given(lr=lr, weight_decay=weight_decay))
@@ -78,6 +79,7 @@ def train(
         phase="final" if test else "tune",
         **o.given(threads=threads), **run_options,
     )  # fmt: skip
+    require_trackers(config, ())
     config = config.model_copy(update={"fingerprint": find_task(task, config.data, seed).fingerprint()})
     folder = (out or o.default_out(task)) / "runs" / slug(task) / slug(config.optimizer) / config.run_id()
     first = os.environ.get("RANK", "0") == "0"

@@ -20,7 +20,7 @@ ALIASES = {"sgd": "sgd-momentum"}
 # More seeds or contenders, or another place of the data: still the same comparison. Anything else makes another one.
 MAY_CHANGE = {
     "title", "needs", "optimizers", "contender", "seeds", "trials", "baselines", "extend",
-    "data", "device", "tensorboard", "keep_checkpoints", "checkpoint_every",
+    "data", "device", "log", "tensorboard", "keep_checkpoints", "checkpoint_every",
 }  # fmt: skip
 
 Values = Annotated[list[Setting], Field(min_length=1)]

@@ -21,7 +21,7 @@ from pydantic import (
 from acmo.lab.errors import LabError
 
 # Where and how a run works and logs. A run that moved to another machine is the same run.
-_NOT_IDENTITY = {"data", "device", "threads", "tensorboard", "keep_checkpoints", "checkpoint_every"}
+_NOT_IDENTITY = {"data", "device", "threads", "log", "tensorboard", "keep_checkpoints", "checkpoint_every"}
 _CADENCE = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|it)")
 
 
@@ -53,7 +53,8 @@ class RunOptions(BaseModel):
         Nothing is evaluated on validation data then.
       test_curves: evaluate on test data at every evaluation of a final run too: to be looked at, never to select.
       full_train_loss: compute the loss on all training data at every evaluation.
-      tensorboard: write TensorBoard's event files too.
+      log: where metrics go beside the run's own files: ``wandb``, ``mlflow``, ``tensorboard``.
+      tensorboard: the last of these by another name.
       keep_checkpoints: keep the last of a finished run: its weights.
       checkpoint_every: ``60s``, ``5m``, ``1h``, or ``200it`` for iterations.
     """
@@ -75,6 +76,7 @@ class RunOptions(BaseModel):
     refit_on_all: bool | None = None  # None and not False: runs without it keep their ids
     test_curves: bool | None = None
     full_train_loss: bool | None = None
+    log: list[Literal["wandb", "mlflow", "tensorboard"]] = []
     tensorboard: bool = False
     keep_checkpoints: bool = False
     checkpoint_every: str = "60s"

@@ -1,16 +1,26 @@
-"""``metrics.jsonl``: one JSON object per line, appended as it happens; and TensorBoard beside it, if asked for."""
+"""``metrics.jsonl``: one JSON object per line, appended as it happens, and passed on to trackers, if there are any."""
 
 import json
 import os
+from collections.abc import Mapping, Sequence
 from math import isfinite
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from acmo.lab.atomic import explained, to_json
-from acmo.lab.errors import missing_extra
 
 NAME = "metrics.jsonl"
 Row = dict[str, Any]
+
+
+class Tracker(Protocol):
+    """Another place for the numbers of a run (`acmo.lab.runs.trackers`)."""
+
+    def write(self, kind: str, step: int, values: Mapping[str, float]) -> None:
+        """Log the numbers of a line."""
+
+    def close(self, status: str | None) -> None:
+        """End the run; the status is None if it was stopped."""
 
 
 class MetricsWriter:
@@ -19,17 +29,16 @@ class MetricsWriter:
     Args:
       folder: the run's.
       size: bytes to keep of what is there already: what a checkpoint knows of; the lines after it will come again.
-      step: how many steps were taken before.
-      tensorboard: write event files too.
+      trackers: where its numbers go too.
     """
 
-    def __init__(self, folder: Path, size: int = 0, *, step: int = 0, tensorboard: bool = False) -> None:
+    def __init__(self, folder: Path, size: int = 0, trackers: Sequence[Tracker] = ()) -> None:
         self.path = folder / NAME
         with explained(self.path):
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
             os.ftruncate(self._file, size)
         self.size = size
-        self._board = _open_tensorboard(folder, step) if tensorboard else None
+        self._trackers = trackers
 
     def write(self, kind: str, step: int, epoch: float, seconds: float, **values: Any) -> None:
         """Append a line; should the disk be full, no half of it stays."""
@@ -44,10 +53,10 @@ class MetricsWriter:
                 os.ftruncate(self._file, self.size)
                 raise
         self.size += len(line)
-        if self._board is not None:
-            for key, value in row.items():
-                if key not in ("kind", "step") and isinstance(value, (int, float)) and isfinite(value):
-                    self._board.add_scalar(f"{kind}/{key}", value, step)
+        if self._trackers:
+            numbers = {k: v for k, v in row.items() if k != "step" and isinstance(v, int | float) and isfinite(v)}
+            for tracker in self._trackers:
+                tracker.write(kind, step, numbers)
 
     def sync(self) -> int:
         """Make what is written outlive a power cut, and return the size of the file then."""
@@ -55,11 +64,11 @@ class MetricsWriter:
             os.fsync(self._file)
         return self.size
 
-    def close(self) -> None:
-        """Close the file, and TensorBoard's."""
+    def close(self, status: str | None = None) -> None:
+        """Close the file and the trackers; the status is None if the run was stopped."""
         os.close(self._file)
-        if self._board is not None:
-            self._board.close()
+        for tracker in self._trackers:
+            tracker.close(status)
 
 
 class MetricRows(NamedTuple):
@@ -101,11 +110,3 @@ def ends_within_a_line(folder: Path) -> bool:
             return file.read(1) != b"\n"
     except OSError:
         return False
-
-
-def _open_tensorboard(folder: Path, step: int) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise missing_extra("tensorboard", "dev") from None
-    return SummaryWriter(folder / "tensorboard", purge_step=step + 1)

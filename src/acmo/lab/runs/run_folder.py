@@ -24,6 +24,7 @@ from acmo.lab.results.run_record import CurvePoint, RunRecord, Score, thin_curve
 from acmo.lab.runs import checkpoints, provenance, randomness
 from acmo.lab.runs.effective import describe_settings
 from acmo.lab.runs.ranks import Ranks
+from acmo.lab.runs.trackers import open_trackers
 from acmo.lab.runs.training import Progress, Training, Watched
 from acmo.lab.tasks import find_task
 from acmo.lab.tasks.base import Task
@@ -64,11 +65,13 @@ def run(
                 _check_data(task, folder)
             return done
         training = _begin(config, task, ranks)
+        ended = None
         try:
-            return _go(config, folder, ranks, training, progress if ranks.first else None, stop)
+            ended = _go(config, folder, ranks, training, progress if ranks.first else None, stop)
+            return ended
         finally:
             if training.metrics is not None:
-                training.metrics.close()
+                training.metrics.close(None if ended is None else ended.status)
 
 
 def pick_device(name: str) -> torch.device:
@@ -141,7 +144,8 @@ def _go(
         about = {"effective": describe_settings(training), "data": provenance.describe_data(training.task)}
         write_config(folder, provenance.record(config) | about)
     if ranks.first:
-        training.metrics = MetricsWriter(folder, size, step=training.at.step, tensorboard=config.tensorboard)
+        trackers = open_trackers(folder, config, read_config(folder), training.at.step)
+        training.metrics = MetricsWriter(folder, size, trackers)
 
     saver = _Saver(config, ranks, kept, training, stop)
     reason = training.run(progress, saver.due, saver.save_or_stop)

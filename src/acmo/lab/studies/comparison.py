@@ -230,6 +230,7 @@ def check(plan: Plan, *, settings: bool = True, data: bool = True) -> "dict[str,
 
     from acmo.lab.config.optimizers import build, find_factory
     from acmo.lab.runs.run_folder import pick_device
+    from acmo.lab.runs.trackers import require_trackers
     from acmo.lab.tasks import find_task
 
     if os.environ.get("WORLD_SIZE", "1") != "1":
@@ -237,6 +238,7 @@ def check(plan: Plan, *, settings: bool = True, data: bool = True) -> "dict[str,
     for contender in plan.contenders():
         find_factory(contender.optimizer)
     check_names(plan)
+    require_trackers(plan, plan.tasks if data else ())
     if not torch.cuda.is_available():  # else this process would take a part of a GPU, perhaps the only one
         pick_device(plan.device)
     tasks = {name: find_task(name, plan.data, plan.tune_seed) for name in plan.tasks}

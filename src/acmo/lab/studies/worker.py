@@ -174,14 +174,15 @@ def _should_end(pipe: Connection) -> bool:
 
 
 def _pass_on(pipe: Connection) -> None:
-    """Tell the parent of a damaged checkpoint; all warnings go into the log as well."""
+    """Report a damaged checkpoint or a lost tracker to the parent; all warnings go into the log as well."""
     log = warnings.showwarning
 
     def shown(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
         from acmo.lab.runs.checkpoints import DamagedCheckpoint
+        from acmo.lab.runs.trackers import TrackerLost
 
         log(message, category, *where, **more)
-        if issubclass(category, DamagedCheckpoint):
+        if issubclass(category, DamagedCheckpoint | TrackerLost):
             pipe.send(("told", str(message)))
 
     warnings.showwarning = shown
