@@ -63,10 +63,17 @@ def test_compare_goes_on_with_the_others_after_a_failed_run(acmo, own):
     assert rows["sgd-momentum"]["test"]["n"] == 2
     assert rows[f"{own}:Picky"]["settings"] == {"lr": 0.01}
     assert rows[f"{own}:Broken"]["settings"] is None
+    assert rows[f"{own}:Broken"]["failed"] == {"tune": 2, "final": 0, "reason": "ValueError: no step today"}
+    for shown in (out, acmo("report", "out")[1]):
+        assert "every setting failed: ValueError: no step today" in " ".join(shown.split())
+        assert "3 runs failed with an error" in " ".join(shown.split())
+    page = Path("out/report.html").read_text(encoding="utf-8")
+    assert "every setting failed: ValueError: no step today" in page
+    assert "1 run failed: ValueError: too fast" in page
     own.write_text(OWN.replace("0.05", "5").replace('raise ValueError("no', 'super().step() or ("no'))
     again = subprocess.run([sys.executable, "-m", "acmo", *command], capture_output=True, text=True, timeout=300)
     assert again.returncode == 0, again.stderr  # once fixed, the same command does what was missing
-    assert {row["settings"] is None for row in summary_rows()} == {False}
+    assert {row["settings"] is None or "failed" in row for row in summary_rows()} == {False}
 
 
 def summary_rows() -> list[dict]:

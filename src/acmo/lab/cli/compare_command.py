@@ -26,6 +26,16 @@ Extend = Annotated[
 ]
 
 
+Prune = Annotated[
+    bool | None,
+    typer.Option(
+        "--prune",
+        rich_help_panel=o.TUNING,
+        help="Stop tuning runs that fall behind other settings of the same optimizer (successive halving).",
+    ),
+]
+
+
 @o.with_run_options
 def compare(
     tasks: Annotated[
@@ -59,6 +69,7 @@ def compare(
     trials: Annotated[
         int | None, typer.Option(rich_help_panel=o.TUNING, help="Budget of tpe and random, for each optimizer.")
     ] = None,
+    prune: Prune = None,
     seeds: Annotated[
         int | None, typer.Option(rich_help_panel=o.WHAT, help="Runs of the best setting. \\[default: 5]")
     ] = None,
@@ -105,7 +116,7 @@ def compare(
         make_plan({"tasks": ["digits"], **values}, file)  # what is wrong in the file is said with its line
     flags = o.given(
         optimizers=_names(optimizers), protocol=protocol, grid=grid, extend=extend, sampler=sampler, trials=trials,
-        seeds=seeds, test_every_setting=test_every_setting,
+        seeds=seeds, test_every_setting=test_every_setting, prune=prune,
         tasks=tasks if file is None or tasks != values.get("tasks") else None,
     )  # fmt: skip
     if flags or try_ or run_options.keys() - MAY_CHANGE:  # it is not what the file says of itself any more
@@ -153,6 +164,7 @@ def tune(
         str | None, typer.Option(rich_help_panel=o.TUNING, help="grid, tpe or random. \\[default: grid]")
     ] = None,
     trials: Annotated[int | None, typer.Option(rich_help_panel=o.TUNING, help="Budget of tpe and random.")] = None,
+    prune: Prune = None,
     tune_decay: Annotated[
         bool, typer.Option("--tune-decay", rich_help_panel=o.TUNING, help="Tune the weight decay too.")
     ] = False,
@@ -182,7 +194,7 @@ def tune(
         before = text.partition("=")[0]
         label, option, choices = parse_values(text if "." in before else f"{name}.{text}")
         grids.setdefault(label, {})[option] = choices
-    values = {**o.given(grid=grid, extend=extend, sampler=sampler, trials=trials), **run_options}
+    values = {**o.given(grid=grid, extend=extend, sampler=sampler, trials=trials, prune=prune), **run_options}
     protocol = "tuned-wd" if tune_decay else "default-wd"
     plan = make_plan(
         {**values, "tasks": [task], "optimizers": [name], "grids": grids, "protocol": protocol, "seeds": 1}

@@ -11,7 +11,7 @@ from rich.text import Text
 from acmo.lab.config.grids import describe
 from acmo.lab.results.run_record import RunRecord, Score
 from acmo.lab.results.stats import NO_DIFFERENCE
-from acmo.lab.results.summary import select
+from acmo.lab.results.summary import explain_no_setting, select
 from acmo.lab.studies.progress import clock
 
 WIDE, NARROW = 100, 80  # columns of a terminal
@@ -101,15 +101,22 @@ def _caption(task: Mapping[str, Any], percent: bool, wide: bool) -> str:
     diverged = sum(row["diverged"]["tune"] + row["diverged"]["final"] for row in task["rows"])
     if diverged:
         parts.append(f"{diverged} run{'s' * (diverged != 1)} diverged.")
+    pruned = sum(row.get("pruned", 0) for row in task["rows"])
+    if pruned:
+        parts.append(f"{pruned} tuning run{'s' * (pruned != 1)} stopped early (--prune).")
+    failed = sum(row["failed"]["tune"] + row["failed"]["final"] for row in task["rows"] if "failed" in row)
+    if failed:
+        parts.append(f"{failed} run{'s' * (failed != 1)} failed with an error; the same command tries again.")
     return "\n".join(parts)
 
 
 def _setting(row: Mapping[str, Any]) -> str:
     if row["settings"] is None:
-        return "every setting diverged" if row["tried"] else "not run yet"
+        return explain_no_setting(row)
     marks = [edge.partition("=")[0] for edge in row["edges"]]
     text = describe(row["settings"]) + (f" ! {', '.join(marks)}" if marks else "")
-    return text + (f" ({row['diverged']['final']} seeds diverged)" if row["diverged"]["final"] else "")
+    lost = {"diverged": row["diverged"]["final"], "failed": row.get("failed", {}).get("final", 0)}
+    return text + "".join(f" ({n} seed{'s' * (n > 1)} {how})" for how, n in lost.items() if n)
 
 
 def _interval(test: Mapping[str, Any], percent: bool) -> str:

@@ -67,6 +67,7 @@ class Plan(RunOptions):
       sampler: ``grid`` tries every point; ``tpe`` and ``random`` draw ``trials`` of them.
       seeds: runs of the best setting, with the seeds after ``tune_seed``, which alone is used to select it.
       baselines: whom the target and the paired differences refer to.
+      prune: stop tuning runs early by successive halving, within one optimizer; final runs never.
       test_every_setting: read the test data at the end of tuning runs too: for the budget curve, never to select.
     """
 
@@ -84,6 +85,7 @@ class Plan(RunOptions):
     seeds: Annotated[int, Field(ge=1, le=10_000)] = 5
     tune_seed: Annotated[int, Field(ge=0, lt=2**31 - 10_000)] = 0
     baselines: list[str] = Field(["sgd-momentum", "adam"])
+    prune: bool = False
     test_every_setting: bool = False
 
     @field_validator("optimizers", "baselines")
@@ -112,6 +114,8 @@ class Plan(RunOptions):
             raise ValueError(f"sampler {self.sampler} needs trials: how many settings it may try")
         if self.sampler == "grid" and self.trials is not None:
             raise ValueError("trials is for the samplers tpe and random; the grid is tried whole")
+        if self.prune and self.test_every_setting:
+            raise ValueError("prune leaves settings without a test score: give either prune or test_every_setting")
         if self.protocol == "fixed-wd" and "sgd-momentum" not in labels:
             raise ValueError(
                 "protocol fixed-wd takes the weight decay from sgd-momentum, which is not among the optimizers"

@@ -91,7 +91,7 @@ def _contestant(found: Comparison, row: Row, runs: Iterable[RunRecord], task: Ro
     mine = [run for run in runs if run.label == row["label"]]
     tuned = [run for run in mine if run.role == "tune"]
     finals = [run for run in mine if run.role == "final" and row["settings"] in (None, run.settings)]
-    ended = [run for run in tuned if run.status != "unfinished"]
+    ended = [run for run in tuned if run.status not in ("unfinished", "failed")]
     shown = finals or select(ended, Score(task["metric"], task["best"]))[:1]
     contestant = Contestant(row, tuned, shown or tuned[:1])
     for run in contestant.shown:

@@ -14,6 +14,7 @@ from acmo.lab.report.evidence import Evidence, Row
 from acmo.lab.report.paper import original
 from acmo.lab.report.training_losses import tabulate_losses
 from acmo.lab.results.run_record import RunRecord
+from acmo.lab.results.summary import explain_no_setting
 
 HERE = Path(__file__).parent
 PLOTLY = "/* Plotly stands here */"
@@ -142,10 +143,12 @@ def _verdict(task: Row, paper: Any) -> list[Row]:
             flags.append(f"grid extended by lr={words.rates(row['extended'])}")
         among = {"tune": (row["tried"], "settings"), "final": (len(task["seeds"]), "seeds")}
         flags += [f"{n} of {among[role][0]} {among[role][1]} diverged" for role, n in row["diverged"].items() if n]
-        if row["settings"] is None:
-            setting = "every setting diverged" if row["tried"] else "not run yet"
-        else:
-            setting = describe(row["settings"])
+        if row.get("pruned"):
+            flags.append(f"{row['pruned']} of {row['tried']} settings pruned")
+        if row.get("failed") and row["settings"] is not None:
+            n = row["failed"]["tune"] + row["failed"]["final"]
+            flags.append(f"{words.count(n, 'run')} failed: {row['failed']['reason']}")
+        setting = explain_no_setting(row) if row["settings"] is None else describe(row["settings"])
         table.append(
             {
                 "label": row["label"], "title": row["title"], "bar": bar,

@@ -21,7 +21,7 @@ from acmo.lab.report.paper_figures import draw, draw_rates
 from acmo.lab.report.training_losses import tabulate_losses
 from acmo.lab.results.comparison_folder import Comparison, load, write_head
 from acmo.lab.results.run_files import read_json
-from acmo.lab.results.summary import flat_rows, summarise
+from acmo.lab.results.summary import explain_no_setting, flat_rows, summarise
 from acmo.lab.results.tables import write_csv, write_lines
 
 FORMATS = ("svg", "png")
@@ -132,11 +132,13 @@ def verdict(task: Row) -> list[str]:
             if reached["steps"] is not None
             else f"{reached['reached']} of {reached['n']} runs"
         )
-        setting = "every setting diverged" if row["settings"] is None else describe(row["settings"])
+        setting = explain_no_setting(row) if row["settings"] is None else describe(row["settings"])
         if row["edges"]:
             setting += f" (at the edge: {', '.join(edge.partition('=')[0] for edge in row['edges'])})"
         if row.get("extended"):
             setting += f" (grid extended by {words.rates(row['extended'])})"
+        if row.get("pruned"):
+            setting += f" ({row['pruned']} of {row['tried']} settings pruned)"
         cells = [_text(row["title"]), words.interval(row["test"], metric)]
         cells += [difference(row["differences"].get(other), metric) for other in others]
         lines.append(_line([*cells, steps, words.figure(cost["state_bytes_per_parameter"], ".1f"), _text(setting)]))

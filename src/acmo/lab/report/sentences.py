@@ -123,6 +123,15 @@ def tuned(task: Row, series: Sequence[Row], budgets: Sequence[Row]) -> str:
     diverged = sum(run.status == "diverged" for run in runs)
     if runs:
         parts.append(f"{diverged or 'None'} of {words.count(len(runs), 'tuning run')} diverged.")
+    pruned = sum(run.status == "pruned" for run in runs)
+    if pruned:
+        was = "was" if pruned == 1 else "were"
+        parts.append(
+            f"{pruned} {was} pruned, behind others of the same optimizer, and {was} scored where they stopped."
+        )
+    failed = sum(run.status == "failed" for run in runs)
+    if failed:
+        parts.append(f"{failed} failed with an error.")
     return " ".join(parts) or "Nothing was tuned yet."
 
 
@@ -181,7 +190,8 @@ def runs(found: Sequence[RunRecord]) -> str:
     states: list[str] = [run.status for run in found]
     spent = sum(run.seconds or 0.0 for run in found)
     said: list[Any] = [f"{states.count(s)} {word}" for s, word in (
-        ("finished", "finished"), ("diverged", "diverged"), ("unfinished", "not finished")
+        ("finished", "finished"), ("diverged", "diverged"), ("pruned", "pruned"), ("failed", "failed"),
+        ("unfinished", "not finished"),
     ) if states.count(s)]  # fmt: skip
     if not found:
         return "There is no run."

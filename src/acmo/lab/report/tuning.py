@@ -10,16 +10,16 @@ NEAR = {"accuracy": 0.01, "bleu": 1.0}  # what counts as near the best; a twenti
 
 
 def sensitivity(contestants: Sequence[Contestant], metric: str, best: str) -> list[Row]:
-    """By optimizer: for each learning rate tried, the best validation score with it (None: all diverged)."""
+    """Return by optimizer, for each learning rate tried, the best validation score with it (None: all diverged)."""
     choose = max if best == "max" else min
     series = []
     for c in contestants:
         scores: dict[float, list[float]] = {}
         for run in c.tuned:
             lr = finite_or_none(run.settings.get("lr"))
-            if lr is None or lr <= 0 or run.status == "unfinished":
+            if lr is None or lr <= 0 or run.status in ("unfinished", "failed"):
                 continue
-            value = finite_or_none(run.score_on("valid", metric))
+            value = finite_or_none(run.tuning_score("valid", metric))
             scores.setdefault(lr, []).extend([] if value is None else [value])
         if scores:
             rates = sorted(scores)

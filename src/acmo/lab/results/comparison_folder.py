@@ -111,8 +111,11 @@ def load(folder: Path | str) -> Comparison:
     damaged = [name for name in (HEAD, SUMMARY) if _unreadable(folder / name)]
     here = set()
     for row in _read_runs(folder, plan, scores, damaged):
-        # The folder knows more than the list where a run was done again; the list knows the runs of other machines.
-        found[row["run"]] = {**found.get(row["run"], {}), **row}
+        # The folder knows more than the list where a run was done again; the list knows the runs of other machines, and
+        # which ones ended with an error.
+        known = found.get(row["run"], {})
+        status = "failed" if row["status"] == "unfinished" and known.get("status") == "failed" else row["status"]
+        found[row["run"]] = {**known, **row, "status": status}
         here.add(row["run"])
     for name, row in found.items():
         if name not in here and (row.get("folder") is None or not (folder / row["folder"]).is_dir()):

@@ -51,7 +51,7 @@ class RunRecord:
       role: whether it was used to select a setting ("tune") or to judge it ("final").
       seed: of the split, the weights and the order of the data.
       settings: the optimizer's options that were given.
-      status: how it ended.
+      status: how it ended: ``pruned`` was stopped early by ``--prune``, ``failed`` with an error, which is the reason.
       phase: whether the test data was read ("final") or not ("tune").
       valid, best_valid: the last and the best evaluation on validation data.
       test: the evaluation on test data; None where that was not read.
@@ -59,7 +59,7 @@ class RunRecord:
       ms_per_step_optimizer: median over the steps that were timed.
       state_bytes: what the optimizer keeps beside the parameters.
       parameters: how many are trained.
-      reason: why it diverged.
+      reason: why it diverged, was pruned or failed.
       run: its identifier, which is the name of its folder.
       curve: its evaluations on validation data.
       test_curve: its evaluations on test data on the way, which nothing is selected by; usually there are none.
@@ -73,7 +73,7 @@ class RunRecord:
     role: Role
     seed: int
     settings: dict[str, Any]
-    status: Literal["finished", "diverged", "unfinished"]
+    status: Literal["finished", "diverged", "pruned", "failed", "unfinished"]
     phase: Role | None = None
     valid: Values = field(default_factory=dict)
     best_valid: Values = field(default_factory=dict)
@@ -119,6 +119,12 @@ class RunRecord:
         """Return the score at the end; None unless the run finished and has one."""
         values = self.valid if split == "valid" else self.test
         return values.get(metric) if self.status == "finished" and values else None
+
+    def tuning_score(self, split: Literal["valid", "test"], metric: str) -> float | None:
+        """Return `score_on`; of a pruned run, its validation score where it was stopped."""
+        if self.status == "pruned" and split == "valid":
+            return finite_or_none(self.valid.get(metric))
+        return self.score_on(split, metric)
 
 
 CURVES = ("curve", "test_curve", "train_curve")

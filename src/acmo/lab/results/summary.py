@@ -16,20 +16,20 @@ Split = Literal["valid", "test"]
 
 
 def select(runs: Iterable[RunRecord], score: Score) -> list[RunRecord]:
-    """Return tuning runs in order of preference: by validation score, then by validation loss; diverged ones last."""
+    """Return tuning runs in order of preference: by validation score, then by loss; pruned and diverged ones last."""
     metric, sign = score.metric, -score.sign
 
-    def key(run: RunRecord) -> tuple[bool, float, float]:
-        value, loss = run.valid.get(metric), run.valid.get("loss")
-        if run.status != "finished" or value is None:
-            return (True, 0.0, 0.0)
-        return (False, sign * value, inf if loss is None else loss)
+    def key(run: RunRecord) -> tuple[int, float, float]:
+        value, loss = run.tuning_score("valid", metric), run.valid.get("loss")
+        if value is None:
+            return (2, 0.0, 0.0)
+        return (int(run.status == "pruned"), sign * value, inf if loss is None else loss)
 
     return sorted(runs, key=key)  # stable: of equals, the first of the grid
 
 
 def choose(runs: Iterable[RunRecord], score: Score) -> RunRecord | None:
-    """Return the run whose setting is best on validation data; None if all diverged."""
+    """Return the run whose setting is best on validation data; None if none finished."""
     ordered = select(runs, score)
     return ordered[0] if ordered and ordered[0].score_on("valid", score.metric) is not None else None
 
@@ -49,6 +49,8 @@ def summarise(plan: Plan, runs: Iterable[RunRecord], scores: Mapping[str, Score]
 def _task(plan: Plan, task: str, runs: list[RunRecord], score: Score) -> Row:
     metric, best = score.metric, score.best
     contenders = plan.contenders()
+    failed = [run for run in runs if run.status == "failed"]
+    runs = [run for run in runs if run.status != "failed"]
     by_label = {c.label: [r for r in runs if r.label == c.label] for c in contenders}
     picked = {label: choose(_of(rs, "tune"), score) for label, rs in by_label.items()}
     finals = {label: _finals(rs, picked[label]) for label, rs in by_label.items()}
@@ -96,6 +98,8 @@ def _task(plan: Plan, task: str, runs: list[RunRecord], score: Score) -> Row:
                 "extended": beyond,
                 "tried": len(tuned),
                 "diverged": {"tune": _diverged(tuned), "final": lost[label]},
+                **({"pruned": len([r for r in tuned if r.status == "pruned"])} if plan.prune else {}),
+                **_failures([r for r in failed if r.label == label]),
                 "budget": _budget(tuned, split, known, score),
                 "cost": _cost(final or tuned),
                 **({"losses": losses[label]} if losses else {}),
@@ -128,6 +132,27 @@ def flat_rows(summary: Mapping[str, Any]) -> list[Row]:
         for t in summary["tasks"]
         for row in t["rows"]
     ]
+
+
+def explain_no_setting(row: Mapping[str, Any]) -> str:
+    """Return why a row of the summary has no setting."""
+    failed = row.get("failed")
+    if failed and failed["tune"] and not row["tried"]:
+        return f"every setting failed: {failed['reason']}"
+    if not row["tried"]:
+        return "not run yet"
+    lost = ["diverged"] + ["was pruned"] * bool(row.get("pruned")) + ["failed"] * bool(failed)
+    text = f"every setting {' or '.join(lost)}"
+    return f"{text}: {failed['reason']}" if failed else text
+
+
+def _failures(failed: Sequence[RunRecord]) -> Row:
+    """Return how many runs failed and the error of the last, as ``failed``; nothing if none did."""
+    if not failed:
+        return {}
+    return {
+        "failed": {"tune": len(_of(failed, "tune")), "final": len(_of(failed, "final")), "reason": failed[-1].reason}
+    }
 
 
 def _of(runs: Iterable[RunRecord], role: str) -> list[RunRecord]:
@@ -180,7 +205,7 @@ def _budget(tuned: Sequence[RunRecord], split: Split, known: Sequence[float], sc
     if not known or not tuned:
         return []
     worst = min(0.0, *known) if score.best == "max" else max(known)
-    outcomes = [r.score_on(split, score.metric) for r in select(tuned, score)]
+    outcomes = [r.tuning_score(split, score.metric) for r in select(tuned, score)]
     return stats.budget_curve([worst if o is None else o for o in outcomes])
 
 

@@ -38,6 +38,7 @@ def run(
     folder: Path,
     progress: Callable[[Progress], None] | None = None,
     stop: Callable[[], bool] | None = None,
+    prune: Callable[[int, float], bool] | None = None,
 ) -> RunRecord:
     """Run, or resume from the last checkpoint, or return the record of a run that has ended.
 
@@ -49,6 +50,8 @@ def run(
       progress: called every few steps. What it raises ends the run as a kill would: the last checkpoint is kept.
       stop: asked after every step (after every line under torchrun). Where it returns True, a checkpoint is written and
         `KeyboardInterrupt` raised.
+      prune: asked at every evaluation but the last, with the per cent of the steps that are done and the score. Where
+        it returns True, the run ends as ``pruned``; without it, a run that was pruned before is done again.
     """
     if config.threads is not None:
         torch.set_num_threads(config.threads)
@@ -58,13 +61,14 @@ def run(
         atomic.locked(folder / ".lock") if ranks.first else nullcontext(),
         randomness.deterministic(config.deterministic),
     ):
-        done = _finished_record(config, folder, ranks, task.score)
+        done = _finished_record(config, folder, ranks, task.score, or_pruned=prune is not None)
         if done is not None:
             if ranks.first and read_config(folder).get("config", {}).get("data") != _data_folder(config):
                 task.prepare()
                 _check_data(task, folder)
             return done
         training = _begin(config, task, ranks)
+        training.prune = prune
         ended = None
         try:
             ended = _go(config, folder, ranks, training, progress if ranks.first else None, stop)
@@ -209,7 +213,7 @@ def _record(
 ) -> RunRecord:
     at, times = training.at, training.stepper.milliseconds
     outcome = {
-        "status": "finished" if reason is None else "diverged",
+        "status": "finished" if reason is None else "pruned" if training.pruned else "diverged",
         "phase": config.phase,
         "valid": at.valid,
         "best_valid": at.best_valid,
@@ -269,9 +273,13 @@ def _data_folder(config: RunConfig) -> Any:
     return redact_value(config.model_dump(mode="json", include={"data"}))["data"]
 
 
-def _finished_record(config: RunConfig, folder: Path, ranks: Ranks, score: Score) -> RunRecord | None:
+def _finished_record(
+    config: RunConfig, folder: Path, ranks: Ranks, score: Score, *, or_pruned: bool
+) -> RunRecord | None:
     """Return rank 0's record of a run that has ended, on every rank; None if it has not."""
     outcome = require_outcome(folder, score) if ranks.first else None
+    if outcome is not None and outcome["status"] == "pruned" and not or_pruned:
+        outcome = None
     return _share(ranks, None if outcome is None else _identified(config, folder, outcome))
 
 

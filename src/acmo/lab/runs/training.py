@@ -84,6 +84,8 @@ class Training:
         self.task, self.model, self.optimizer, self.ranks, self.recipe = task, model, optimizer, ranks, task.recipe
         self.watched = watched or Watched()
         self.metrics: MetricsWriter | None = None  # on the rank that writes
+        self.prune: Callable[[int, float], bool] | None = None  # (per cent of the steps, score) → whether to stop
+        self.pruned = False
         self.at = Position()
         self._batches: tuple[int, Sequence[Tensor]] = (0, task.batches(0))
         per_epoch = len(self._batches[1])
@@ -108,7 +110,7 @@ class Training:
     def run(
         self, progress: Callable[[Progress], None] | None, due: Callable[[bool], bool], save: Callable[[], None]
     ) -> str | None:
-        """Train to the end; returns why, if it diverged.
+        """Train to the end; return why it ended before, if it diverged or was pruned.
 
         Args:
           progress: called with every line that is logged.
@@ -213,6 +215,10 @@ class Training:
                 self.at.best_valid = seen
             if not math.isfinite(values["loss"]):
                 reason = f"the validation loss was {values['loss']} at step {self.at.step}"
+            elif self.prune is not None and not self.done:
+                percent = 100 * self.at.step // self.steps
+                self.pruned = self.prune(percent, values[score.metric])
+                reason = f"behind other settings after {percent} % of the steps" if self.pruned else None
         if self.ranks.first and self.watched.test:
             self.at.test_curve.append(self._point(self.evaluate("test", "test_curve")))
         first_reason = self.ranks.broadcast(reason.encode() if reason is not None else None)

@@ -121,7 +121,7 @@ class Compare:
         display.phase(text, studies.counts()["done"])
         pool.run(studies, report)
         for spec in specs:
-            self.records += studies.records(spec)
+            self.records += studies.records(spec) + studies.failures(spec)
 
     def _let_go(self) -> None:
         if self._studies is not None:
@@ -157,7 +157,9 @@ class Compare:
             return None
         pick = self._pick("sgd-momentum", task)
         if pick is None:
-            raise LabError(f"every setting of sgd-momentum diverged on {task}: there is no weight decay to fix")
+            errors = [run.reason for run in self._tuned("sgd-momentum", task) if run.status == "failed"]
+            lost = f"failed or diverged on {task} ({errors[-1]})" if errors else f"diverged on {task}"
+            raise LabError(f"every setting of sgd-momentum {lost}: there is no weight decay to fix")
         decay: float = pick.settings.get("weight_decay", 0.0)
         return decay
 

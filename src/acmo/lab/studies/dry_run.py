@@ -45,6 +45,8 @@ def describe_plan(
             f"Where a best learning rate is at the edge of its grid, up to {LIMIT} more are tried (--no-extend: none).",
             highlight=False,
         )
+    if plan.prune:
+        console.print("Tuning runs that fall behind after 25 % or 50 % of their steps are stopped.", highlight=False)
     size, gpus = pool_size(plan.device, workers)
     kind = f"on {gpus} GPU{'s' * (gpus > 1)}" if gpus else "with one thread each"
     where = "SQLite in the folder" if store.url.startswith("sqlite") else store.safe_url

@@ -115,7 +115,11 @@ class Display:
         record = finished.record
         metric = self.metric[finished.task]
         value = (record.test or record.valid).get(metric)
-        said = "diverged" if record.status == "diverged" else f"{metric} {value:.4g}" if value is not None else "done"
+        said = f"{metric} {value:.4g}" if value is not None else "done"
+        if record.status == "diverged":
+            said = "diverged"
+        elif record.status == "pruned":
+            said = f"pruned at step {record.steps} ({said})"
         return f"{finished.task} {finished.label} {describe(finished.point)}: {said}"
 
     def _render(self) -> RenderableType:

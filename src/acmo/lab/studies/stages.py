@@ -40,12 +40,11 @@ def tuning_spec(
     }
     if plan.test_every_setting:
         run["phase"] = "final"
-    depends_on = {"run": run, "grid": grid, "sampler": plan.sampler}
+    depends_on = {"run": run, "grid": grid, "sampler": plan.sampler, **({"prune": True} if plan.prune else {})}
     points = planned_points(plan, grid)
     trials = plan.trials if plan.sampler == "tpe" else len(points)
-    return _spec(
-        plan, contender, task, score, "tune", depends_on, points=points, grid=grid, sampler=plan.sampler, trials=trials
-    )
+    tuned = {"points": points, "grid": grid, "sampler": plan.sampler, "trials": trials, "prune": plan.prune}
+    return _spec(plan, contender, task, score, "tune", depends_on, **tuned)
 
 
 def final_spec(

@@ -8,7 +8,7 @@ import json
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import wraps
 from math import inf, isfinite
@@ -17,9 +17,12 @@ from typing import Any, Literal, TypeVar
 from acmo.lab.config.run_options import RunConfig, run_config
 from acmo.lab.errors import LabError
 from acmo.lab.results.run_record import RunRecord, Score
-from acmo.lab.studies.storage import Store, import_optuna, outlast_outages
+from acmo.lab.studies.storage import StorageOutage, Store, import_optuna, outlast_outages
 
 T = TypeVar("T")
+DONE = ("COMPLETE", "PRUNED")
+# Successive halving: after 25 % and 50 % of the steps, the better half goes on to the next rung.
+FIRST_RUNG, REDUCTION = 25, 2
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,7 @@ class Spec:
       grid: for each option, the values that are tried or lie around what the sampler tries.
       sampler: "grid", "tpe" or "random".
       trials: how many.
+      prune: stop those early that fall behind the others.
     """
 
     name: str
@@ -51,6 +55,7 @@ class Spec:
     grid: dict[str, list[Any]] = field(default_factory=dict)
     sampler: str = "grid"
     trials: int = 0
+    prune: bool = False
 
     def __len__(self) -> int:
         return self.trials if self.sampler == "tpe" else len(self.points)
@@ -134,7 +139,7 @@ class Studies:
         with self.store.lock(), self.store.explained():
             for spec in self.specs:
                 study = self._studies[spec.name]
-                live = {_key(t.user_attrs.get("point")) for t in self._trials(spec, "WAITING", "RUNNING", "COMPLETE")}
+                live = {_key(t.user_attrs.get("point")) for t in self._trials(spec, "WAITING", "RUNNING", *DONE)}
                 for point, key in zip(spec.points, self._keys[spec.name], strict=True):
                     if key not in live:
                         study.enqueue_trial({o: _encode(v) for o, v in point.items()}, user_attrs={"point": point})
@@ -169,10 +174,28 @@ class Studies:
         with self.store.explained():
             try:
                 claim.trial.set_user_attr("record", record.to_json())
-                study.tell(claim.trial, worst if value is None or not isfinite(value) else float(value))
+                if record.status == "pruned":
+                    study.tell(claim.trial, state=self._optuna.trial.TrialState.PRUNED)
+                else:
+                    study.tell(claim.trial, worst if value is None or not isfinite(value) else float(value))
             except (ValueError, self._optuna.exceptions.UpdateFinishedTrialError):
                 return False
         return True
+
+    def should_prune(self, claim: Claim, percent: int, score: float) -> bool:
+        """Report a validation score after so many per cent of the steps; return whether to stop the run there.
+
+        A database that is away for a moment stops nothing.
+        """
+        if not claim.spec.prune:
+            return False
+        with suppress(StorageOutage), self.store.explained():
+            try:
+                claim.trial.report(score, percent)
+                return bool(claim.trial.should_prune())
+            except self._optuna.exceptions.UpdateFinishedTrialError:  # it was given to someone else
+                return False
+        return False
 
     @_outlasting
     def give_back(self, name: str, number: int, *, died: bool = False, error: str | None = None) -> None:
@@ -203,9 +226,24 @@ class Studies:
         except (KeyError, TypeError, ValueError, AttributeError):
             raise LabError(f"a trial of {spec.name} in {self.store.safe_url} holds no record of a run") from None
 
+    @_outlasting
+    def failures(self, spec: Spec) -> list[RunRecord]:
+        """Return a record with the error as its reason for every point that failed and was not done since."""
+        with self.store.explained():
+            failed = {_key(t.user_attrs.get("point")): t for t in self._trials(spec, "FAIL") if "error" in t.user_attrs}
+        done = {_key(t.user_attrs.get("point")) for t in self._done(spec)} if failed else set()
+        return [self._failure(spec, t) for key, t in failed.items() if key not in done]
+
+    def _failure(self, spec: Spec, trial: Any) -> RunRecord:
+        config = spec.config(trial.user_attrs["point"])
+        about = {"task": spec.task, "label": spec.label, "optimizer": config.optimizer, "role": spec.phase}
+        where = {"run": config.run_id(), "folder": f"{spec.folder}/{config.run_id()}"}
+        ended = {"seed": config.seed, "settings": config.settings, "status": "failed"}
+        return RunRecord.from_json({**about, **ended, **where, "reason": trial.user_attrs["error"]})
+
     def _done(self, spec: Spec) -> list[Any]:
         with self.store.explained():
-            complete = self._trials(spec, "COMPLETE")
+            complete = self._trials(spec, *DONE)
         if spec.sampler == "tpe":
             return complete
         found: dict[str, Any] = {}
@@ -218,7 +256,7 @@ class Studies:
 
     def _drawn(self, spec: Spec) -> int:
         """How many trials the sampler has drawn, those that ended with an error among them."""
-        return len(self._trials(spec, "RUNNING", "COMPLETE")) + self._count_failed(spec)
+        return len(self._trials(spec, "RUNNING", *DONE)) + self._count_failed(spec)
 
     def _count_failed(self, spec: Spec) -> int:
         """How many trials ended with an error and were not done since."""
@@ -265,11 +303,13 @@ class Studies:
         samplers = self._optuna.samplers
         seed = zlib.crc32(self.worker.encode())  # workers that start at once must not draw the same
         sampler = samplers.TPESampler(seed=seed, constant_liar=True) if spec.sampler == "tpe" else None
+        halving = self._optuna.pruners.SuccessiveHalvingPruner(min_resource=FIRST_RUNG, reduction_factor=REDUCTION)
         return self._optuna.create_study(
             storage=self._storage,
             study_name=spec.name,
             direction="maximize" if spec.score.best == "max" else "minimize",
             sampler=sampler or samplers.RandomSampler(seed=0),  # asked for nothing: all is in the queue
+            pruner=halving if spec.prune else self._optuna.pruners.NopPruner(),
             load_if_exists=True,
         )
 

@@ -120,7 +120,7 @@ def _trial(pipe: Connection, studies: Studies, claim: Claim, out: Path) -> None:
     spec, number = claim.spec, claim.trial.number
     pipe.send(("claimed", (spec.name, number)))
     last = looked = 0.0
-    ending = False
+    ending, reported = False, -1
 
     def stop() -> bool:
         """Return whether the parent asked for an end, or is gone; looked at every 0.1 s."""
@@ -138,11 +138,16 @@ def _trial(pipe: Connection, studies: Studies, claim: Claim, out: Path) -> None:
             running = Running(spec.label, spec.task, claim.point, p.step / max(1, p.steps), p.epoch, p.loss)
             pipe.send(("running", running))
 
+    def prune(percent: int, score: float) -> bool:
+        nonlocal reported
+        before, reported = reported, percent
+        return percent > before and studies.should_prune(claim, percent, score)
+
     config = claim.config
     inside = f"{spec.folder}/{config.run_id()}"
     try:
         with studies.alive(claim):
-            ended = run(config, out / inside, progress, stop)
+            ended = run(config, out / inside, progress, stop, prune if spec.prune else None)
         record = replace(ended, label=spec.label, role=spec.phase, folder=inside)
     except BaseException as error:
         failed = isinstance(error, Exception) and not isinstance(error, (LabError, EOFError, BrokenPipeError))
