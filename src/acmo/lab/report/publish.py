@@ -1,6 +1,7 @@
-"""A finished comparison as a folder to publish: its runs, its summary, its figures, and a page that tells them.
+"""A finished comparison as a folder to publish: its runs, its summary, its figures, and a page about them.
 
-``python -m acmo.lab.report.publish docs/results`` prints the table over all that are published there.
+``python -m acmo.lab.report.publish docs/results`` prints the table over all that are published there; with
+``--rewrite`` it first computes every summary and page again from the published runs, as after a change of their form.
 """
 
 import re
@@ -36,7 +37,7 @@ def publish(folder: Path, target: Path) -> list[Path]:
       target: where to; made if it is not there.
 
     Returns:
-      What was written: ``comparison.json``, ``trials.jsonl`` (a line a run), ``summary.json`` and ``.csv``,
+      What was written: ``comparison.json``, ``trials.jsonl`` (one line per run), ``summary.json`` and ``.csv``,
       ``README.md``, the figures.
     """
     evidence = gather(folder)
@@ -55,14 +56,18 @@ def publish(folder: Path, target: Path) -> list[Path]:
     write_head(target, {"config": config, "scores": found.scores, "provenance": stated, "data": found.data})
     runs = [{key: value for key, value in run.to_json().items() if key != "folder"} for run in found.runs]
     write_lines(target / "trials.jsonl", runs)
-    summary = recomputed(target)
-    atomic.write_json(target / "summary.json", summary)
-    write_csv(target / "summary.csv", flat_rows(summary))
     figures = draw([evidence], target, FORMATS) + draw_rates([evidence], target, FORMATS)
-    atomic.write(target / "README.md", page(target, figures).encode())
-    return [
-        target / name for name in ("comparison.json", "trials.jsonl", "summary.json", "summary.csv", "README.md")
-    ] + figures
+    tables = write_tables(target, figures)
+    return [target / "comparison.json", target / "trials.jsonl", *tables, *figures]
+
+
+def write_tables(folder: Path, figures: Iterable[Path]) -> list[Path]:
+    """Write ``summary.json``, ``summary.csv`` and ``README.md`` from the published runs alone."""
+    summary = recomputed(folder)
+    atomic.write_json(folder / "summary.json", summary)
+    write_csv(folder / "summary.csv", flat_rows(summary))
+    atomic.write(folder / "README.md", page(folder, figures).encode())
+    return [folder / name for name in ("summary.json", "summary.csv", "README.md")]
 
 
 def _without_paths(command: list[str]) -> list[str]:
@@ -257,4 +262,7 @@ def _line(cells: Iterable[Any]) -> str:
 
 
 if __name__ == "__main__":
-    print("\n".join(overview(Path(sys.argv[1]))))
+    *flags, root = sys.argv[1:]
+    for head in Path(root).rglob("comparison.json") if "--rewrite" in flags else ():
+        write_tables(head.parent, sorted(head.parent.glob("*.svg")))
+    print("\n".join(overview(Path(root))))
