@@ -7,11 +7,11 @@ from pathlib import Path
 
 
 class LabError(Exception):
-    """A sentence: what was wrong, with the value, and what to do; the command line prints it and exits with 2."""
+    """An error for users: one sentence with the value and what to do. The command line prints it and exits with 2."""
 
 
 def missing_extra(module: str, extra: str = "lab") -> LabError:
-    """What to say where a package of an extra is not installed."""
+    """Return the error for a package of an extra that is not installed."""
     return LabError(f'{module} is not installed; get it with: pip install "acmo[{extra}]"')
 
 
@@ -29,5 +29,5 @@ def own_traceback(error: BaseException) -> str | None:
     ]
     if not own:
         return None
-    said = ["Traceback, without acmo's own part:\n", *traceback.format_list(own)]
-    return "".join([*said, *traceback.format_exception_only(type(error), error)]).rstrip()
+    lines = ["Traceback, without acmo's own part:\n", *traceback.format_list(own)]
+    return "".join([*lines, *traceback.format_exception_only(type(error), error)]).rstrip()

@@ -1,4 +1,4 @@
-"""Things of one's own, named on the command line: ``module:Class`` or ``path/to/file.py:Class``; the nearest name."""
+"""Load objects that the command line names as ``module:Class`` or ``path/to/file.py:Class``; find the closest name."""
 
 import difflib
 import hashlib
@@ -14,7 +14,7 @@ from acmo.lab.errors import LabError
 
 
 def load_object(spec: str) -> Any:
-    """What ``spec`` names, imported from a module or from a file."""
+    """Return the object that ``spec`` names, imported from a module or from a file."""
     where, _, name = spec.rpartition(":")
     module = _from_file(Path(where)) if where.endswith(".py") else _from_path(where)
     try:
@@ -24,12 +24,12 @@ def load_object(spec: str) -> Any:
 
 
 def is_file(spec: str) -> bool:
-    """Whether ``spec`` has the form ``path/to/file.py:Class``."""
+    """Return whether ``spec`` has the form ``path/to/file.py:Class``."""
     return spec.rpartition(":")[0].endswith(".py")
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """``; did you mean 'x'?`` with the name that is most alike, or nothing where none is."""
+    """Return ``; did you mean 'x'?`` with the closest name, or nothing if none is close."""
     close = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)
     return f"; did you mean {close[0]!r}?" if close else ""
 

@@ -33,7 +33,7 @@ def redact_value(value: Any) -> Any:
 
 
 def redact_homes(text: str) -> str:
-    """Return text with ``~`` for the home folder of whoever runs this, and for what looks like anyone's."""
+    """Return text with ``~`` for this user's home folder, and for paths that look like another's."""
     home = str(Path.home())
     if len(home) > 1:
         text = re.sub(rf"(?<![\w.-]){re.escape(home)}(?=[/\\\s:'\"<>&]|$)", "~", text)

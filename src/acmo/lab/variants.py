@@ -9,7 +9,7 @@ from acmo.optimizer import ACMo
 
 
 def by_kind(params: Iterable[Tensor], **options: Any) -> ACMo:
-    """ACMo on two groups, as `acmo.param_groups` forms them: matrices and kernels; biases and norms.
+    """Return ACMo on two groups, as `acmo.param_groups` forms them: matrices and kernels; biases and norms.
 
     Args:
       params: the parameters.

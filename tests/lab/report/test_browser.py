@@ -114,9 +114,9 @@ def test_a_table_sorts_both_ways_and_finds_runs(browser, small):
         "document.querySelectorAll('#verdict thead th').forEach(th => th.id = th.textContent.trim().replace(/ /g, '-'))"
     )
     assert browser.run(ROWS) == ["acmo", "sgd-momentum", "adam"]
-    browser.click("#ms-a-step button")
+    browser.click("#ms-per-step button")
     assert browser.run(ROWS) == ["adam", "sgd-momentum", "acmo"]
-    browser.click("#ms-a-step button")
+    browser.click("#ms-per-step button")
     assert browser.run(ROWS) == ["acmo", "sgd-momentum", "adam"]
     browser.click("#against-Adam button")
     assert browser.run(ROWS)[-1] == "adam"  # it has no difference to itself

@@ -1,4 +1,4 @@
-"""The ``acmo`` command. What is wrong is said in one sentence, with exit code 2; Ctrl-C ends with 130."""
+"""The ``acmo`` command. Errors of users are one sentence, with exit code 2; Ctrl-C ends with 130."""
 
 import os
 import signal
@@ -61,7 +61,7 @@ def _fail(sentence: str, code: int) -> NoReturn:
 
 
 def _clean(text: str) -> str:
-    """One line, without any password that came in by a flag or the environment."""
+    """Return one line, without any password that came in by a flag or the environment."""
     from acmo.lab.redaction import redact_passwords
 
     urls = [word.partition("=")[2] if word.startswith("--storage=") else word for word in sys.argv if "://" in word]

@@ -113,13 +113,13 @@ def compare(
     file = None if preset is None else find_preset(preset)
     values = {} if file is None else read_toml(file)
     if file is not None:
-        make_plan({"tasks": ["digits"], **values}, file)  # what is wrong in the file is said with its line
+        make_plan({"tasks": ["digits"], **values}, file)  # an error in the file is reported with its line
     flags = o.given(
         optimizers=_names(optimizers), protocol=protocol, grid=grid, extend=extend, sampler=sampler, trials=trials,
         seeds=seeds, test_every_setting=test_every_setting, prune=prune,
         tasks=tasks if file is None or tasks != values.get("tasks") else None,
     )  # fmt: skip
-    if flags or try_ or run_options.keys() - MAY_CHANGE:  # it is not what the file says of itself any more
+    if flags or try_ or run_options.keys() - MAY_CHANGE:  # the file's title does not fit it any more
         values = {key: value for key, value in values.items() if key not in ("title", "needs")}
     values |= flags
     if run_options.keys() & {"epochs", "steps"}:  # one of the two instead of whichever the file has

@@ -17,14 +17,14 @@ OPTIMIZER, DATA, MACHINE, OUTPUT = "Optimizer", "Data and evaluation", "Where it
 
 
 def complete_task(incomplete: str) -> list[str]:
-    """Names for the shell's completion."""
+    """Return the tasks whose names begin so."""
     from acmo.lab.tasks import TASKS
 
     return [name for name in TASKS if name.startswith(incomplete)]
 
 
 def complete_optimizer(incomplete: str) -> list[str]:
-    """The last name of a comma-separated list, completed."""
+    """Return the lists whose last name begins so."""
     from acmo.rivals import REGISTRY
 
     head, comma, last = incomplete.rpartition(",")
@@ -32,7 +32,7 @@ def complete_optimizer(incomplete: str) -> list[str]:
 
 
 def complete_preset(incomplete: str) -> list[str]:
-    """Names of presets, completed."""
+    """Return the presets whose names begin so."""
     from acmo.lab.config.preset_files import presets
 
     return [name for name in presets() if name.startswith(incomplete)]
@@ -197,7 +197,7 @@ def default_out(*names: str) -> Path:
 
 
 def seconds(text: str) -> float:
-    """A duration such as ``90s``, ``10m`` or ``2h`` in seconds."""
+    """Return a duration such as ``90s``, ``10m`` or ``2h`` in seconds."""
     found = re.fullmatch(r"(\d{1,6}(?:\.\d+)?)([smh])", text)
     if found is None:
         raise LabError(f"{text!r} is not of the form 90s, 10m or 2h")

@@ -125,7 +125,7 @@ def _console(quiet: bool) -> Any:
 
 
 class _Shown:
-    """Epoch, loss and time left while a run goes on."""
+    """Epoch, loss and time left of a run under way."""
 
     def __init__(self, console: Any) -> None:
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn

@@ -20,7 +20,7 @@ _SHORT = {"sgd-momentum": "SGD-m.", "adam": "Adam"}
 
 
 def verdict(task: Mapping[str, Any], width: int = 200) -> Table:
-    """A task's rows, best first; in a terminal narrower than `WIDE` without what takes most room."""
+    """Return a task's rows, best first; in a terminal narrower than `WIDE` without what takes most room."""
     metric, percent = task["metric"], task["metric"] in _AS_PERCENT
     n = len(task["seeds"])
     title = f"{task['task']}: test {metric}{' in %' * percent}, mean of {n} seed{'s' * (n != 1)} and 95 % interval"
@@ -57,7 +57,7 @@ def verdict(task: Mapping[str, Any], width: int = 200) -> Table:
 
 
 def settings(task: Mapping[str, Any], runs: Iterable[RunRecord]) -> Table:
-    """The settings that were tried on a task, best first."""
+    """Return the settings that were tried on a task, best first."""
     metric = task["metric"]
     table = Table(title=escape(f"{task['task']}: settings by validation {metric}"), caption_justify="left")
     for name in ("optimizer", "setting", metric, "loss", "status"):

@@ -1,4 +1,4 @@
-"""What is tried for a contender: the paper's grid from the registry, or what the plan says instead."""
+"""What is tried for a contender: the paper's grid from the registry, or the plan's own values."""
 
 import inspect
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ Grid = dict[str, list[Any]]
 
 
 def grid_of(plan: Plan, contender: Contender, fixed_decay: float | None = None) -> Grid:
-    """For each option that is tuned, the values to try.
+    """Return, for each option that is tuned, the values to try.
 
     Args:
       plan: the comparison.
@@ -34,7 +34,7 @@ def grid_of(plan: Plan, contender: Contender, fixed_decay: float | None = None) 
         keep = {"lr"} if plan.grid == "lr" else set(entry.grid)
         keep = keep - {"weight_decay"} | ({"weight_decay"} if plan.protocol != "default-wd" else set())
         grid = {o: [list(v) if isinstance(v, tuple) else v for v in vs] for o, vs in entry.grid.items() if o in keep}
-    if "all" in plan.grids:  # of one's own optimizer: whatever is said, without a look
+    if "all" in plan.grids:  # the options of a user's own optimizer are not checked
         known = None if entry is None else options_of(contender.optimizer)
         grid |= {o: list(vs) for o, vs in plan.grids["all"].items() if known is None or o in known}
     grid |= {o: list(vs) for o, vs in {**plan.grids.get(contender.label, {}), **contender.grid}.items()}
@@ -45,7 +45,7 @@ def grid_of(plan: Plan, contender: Contender, fixed_decay: float | None = None) 
     grid = {option: _once(values) for option, values in grid.items() if option not in contender.settings}
     if not grid and not contender.settings:
         if entry is None:
-            find_factory(contender.optimizer)  # a name that is not known gets the sentence that says so
+            find_factory(contender.optimizer)  # raises the error of an unknown name
         raise LabError(
             f"{contender.label} has no grid; give one with --try {contender.label}.lr=0.1,0.01 "
             f'or in the TOML file under [grids."{contender.label}"]'
@@ -61,7 +61,7 @@ def tried_values(plan: Plan) -> dict[str, Grid]:
 
 
 def check_names(plan: Plan) -> None:
-    """Say what a plan names in vain: an option that nobody tries, a baseline that is no optimizer."""
+    """Raise a `LabError` for an option that no optimizer tries, or a baseline that is no optimizer."""
     contenders = plan.contenders()
     tried = {option for contender in contenders for option in grid_of(plan, contender)}
     for option in plan.grids.get("all", {}).keys() - tried:
@@ -76,14 +76,14 @@ def check_names(plan: Plan) -> None:
 
 
 def points_of(grid: Mapping[str, list[Any]]) -> list[dict[str, Any]]:
-    """Every combination of the grid, in order."""
+    """Return every combination of the grid, in order."""
     return [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
 
 
 def drawn_points(grid: Mapping[str, list[Any]], n: int, seed: int) -> list[dict[str, Any]]:
-    """Different points drawn at random, the learning rate log-uniformly between its extremes.
+    """Return different points drawn at random, the learning rate log-uniformly between its extremes.
 
-    The first do not hang on ``n``. There are fewer than ``n`` where the grid has no more.
+    The first ones do not depend on ``n``. There are fewer than ``n`` if the grid has no more.
     """
     rng = np.random.default_rng(seed)
     points: list[dict[str, Any]] = []
@@ -116,7 +116,7 @@ def run_counts(plan: Plan) -> dict[str, dict[str, int]]:
 
 
 def takes_weight_decay(optimizer: str) -> bool:
-    """Whether the optimizer has an option of that name."""
+    """Return whether the optimizer has an option of that name."""
     if optimizer in REGISTRY:
         return True
     try:
@@ -126,18 +126,18 @@ def takes_weight_decay(optimizer: str) -> bool:
 
 
 def title_of(contender: Contender) -> str:
-    """The contender's name in tables."""
+    """Return the contender's name in tables."""
     entry = REGISTRY.get(contender.optimizer)
     return entry.title if entry is not None and contender.label == contender.optimizer else contender.label
 
 
 def describe(settings: Mapping[str, Any]) -> str:
-    """The settings as one short line: ``lr=0.1 betas=(0.9, 0.99)``."""
+    """Return the settings as one short line: ``lr=0.1 betas=(0.9, 0.99)``."""
     return " ".join([f"{option}={_short(value)}" for option, value in settings.items()]) or "defaults"
 
 
 def _once(values: list[Any]) -> list[Any]:
-    """The same without repetitions: what is named twice is tried once."""
+    """Return the same without repetitions: what is named twice is tried once."""
     return [value for i, value in enumerate(values) if value not in values[:i]]
 
 

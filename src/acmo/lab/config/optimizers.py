@@ -1,4 +1,4 @@
-"""An optimizer from its name and its settings: one of the registry, or one of the user's own."""
+"""Build an optimizer from its name and its settings: one of the registry, or one of the user's own."""
 
 import inspect
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # torch takes seconds to import, and grids are read where not
 
 
 def build(name: str, settings: Mapping[str, Any], model: "nn.Module") -> "Optimizer":
-    """The optimizer of the model's trainable parameters; what is wrong with a setting is a `LabError`.
+    """Return the optimizer of the model's trainable parameters; what is wrong with a setting is a `LabError`.
 
     Args:
       name: of `acmo.rivals.REGISTRY`, or ``module:Class``, or ``path/to/file.py:Class``.
@@ -46,7 +46,7 @@ def build(name: str, settings: Mapping[str, Any], model: "nn.Module") -> "Optimi
 
 
 def find_factory(name: str) -> Any:
-    """What makes the optimizer called ``name``."""
+    """Return the function or class that builds the optimizer called ``name``."""
     if name in REGISTRY:
         return REGISTRY[name].build
     if ":" in name:
@@ -72,7 +72,7 @@ def state_bytes(optimizer: "Optimizer") -> int:
 
 @cache
 def options_of(name: str) -> list[str] | None:
-    """The names of an optimizer's options; None where it takes any."""
+    """Return the names of an optimizer's options; None where it takes any."""
     try:
         target = REGISTRY[name].optimizer if name in REGISTRY else find_factory(name)
     except ImportError as error:

@@ -148,17 +148,17 @@ class Plan(RunOptions):
 
 
 def labels_of(plan: Mapping[str, Any]) -> list[str]:
-    """Everyone who takes part in a plan as it is stored."""
+    """Return the labels of all contenders of a plan as it is stored."""
     return [*plan.get("optimizers", []), *(c["label"] for c in plan.get("contender", []))]
 
 
 def slug(text: str) -> str:
-    """The text as a name of a file or folder: every run of other signs is one dash; nobody's home folder in it."""
+    """Return the text as a name of a file or folder: other characters become dashes, and home folders are redacted."""
     return re.sub(r"[^A-Za-z0-9.=+-]+", "-", redact(text)).strip("-.") or "x"
 
 
 def make_plan(values: Mapping[str, Any], toml: TomlText | Path | None = None) -> Plan:
-    """A `Plan`, or a `LabError` that says what is wrong, and where if the values come from a TOML file."""
+    """Return a `Plan`, or a `LabError` that says what is wrong, and where if the values come from a TOML file."""
     try:
         return Plan.model_validate(dict(values))
     except ValidationError as error:
@@ -170,7 +170,7 @@ def make_plan(values: Mapping[str, Any], toml: TomlText | Path | None = None) ->
 
 
 def parse_values(text: str) -> tuple[str, str, list[Setting]]:
-    """``label.option=v1,v2`` as (label, option, values); a value is JSON, or else text.
+    """Split ``label.option=v1,v2`` into (label, option, values); a value is JSON, or else text.
 
     Example:
       >>> parse_values("adam.betas=[0.9,0.99],[0.9,0.999]")
@@ -184,7 +184,7 @@ def parse_values(text: str) -> tuple[str, str, list[Setting]]:
 
 
 def parse_value(text: str) -> Setting:
-    """A number, true, false, null or a list as in JSON (1/8 also); everything else is text."""
+    """Return a number, true, false, null or a list as in JSON (1/8 also); everything else is text."""
     if re.fullmatch(r"\d+/[1-9]\d*", text):
         top, bottom = text.split("/")
         return int(top) / int(bottom)

@@ -1,4 +1,4 @@
-"""TOML files that say what a comparison is: those of the user, those that ship, and twelve that one template makes."""
+"""TOML files that describe comparisons: the user's, those that ship, and twelve made from one template."""
 
 import re
 from dataclasses import dataclass

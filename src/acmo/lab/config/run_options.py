@@ -141,7 +141,7 @@ class RunConfig(RunOptions):
 
 
 def sentence(error: ValidationError) -> str:
-    """What pydantic found wrong, as one sentence."""
+    """Return what pydantic found wrong, as one sentence."""
     parts = []
     for problem in error.errors():
         where = ".".join(str(key) for key in problem["loc"] if not str(key).startswith("function-"))

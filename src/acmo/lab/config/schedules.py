@@ -59,7 +59,7 @@ class Schedule:
 
     @cache  # noqa: B019  asked at every step; there are few schedules
     def _parts(self) -> tuple[str, str, list[str]]:
-        """The warm-up's span, the name of the rest, and its arguments; an error if the form is not known."""
+        """Return the warm-up's span, the name of the rest, and its arguments; an error if the form is not known."""
         head, plus, rest = self.text.partition("+")
         warmup = "0"
         if head.startswith("warmup"):

@@ -31,7 +31,7 @@ def write(folder: Path, steps: int = 200, seed: int = 0) -> list[Path]:
         raise LabError(f"--steps must be from {STEPS[0]} to {STEPS[-1]}, got {steps}")
     if seed not in SEEDS:
         raise LabError(f"--seed must be from 0 to {SEEDS[-1]}, got {seed}")
-    with atomic.explained(folder):  # before the work, so that a bad folder is said at once
+    with atomic.explained(folder):  # before the work, so that a bad folder is reported at once
         folder.mkdir(parents=True, exist_ok=True)
     try:
         from acmo.lab.gallery import gallery_page, geometry, pictures

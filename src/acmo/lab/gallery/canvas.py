@@ -32,26 +32,26 @@ STYLE: Any = {
 
 
 def colour(optimizer: str) -> str:
-    """An optimizer's colour in the report of a comparison of the paper's seven, and so everywhere."""
+    """Return an optimizer's colour in the report of a comparison of the paper's seven, and so everywhere."""
     return COLOURS[PAPER.index(optimizer)]
 
 
 def title(optimizer: str) -> str:
-    """An optimizer's name for readers."""
+    """Return an optimizer's name for readers."""
     return REGISTRY[optimizer].title
 
 
 @contextmanager
 def figure(width: float, height: float, **options: Any) -> Iterator[Any]:
-    """A figure without pyplot: nothing global, no display."""
+    """Return a figure without pyplot: nothing global, no display."""
     with mpl.rc_context():
-        mpl.rcdefaults()  # whatever a reader's own matplotlibrc says
+        mpl.rcdefaults()  # not the user's own matplotlibrc
         mpl.rcParams.update(STYLE)
         yield Figure(figsize=(width, height), facecolor="white", **{"layout": "constrained", **options})
 
 
 def content(drawn: Any, form: str) -> bytes:
-    """The file, the same whenever it is drawn: no date, and names from a fixed salt."""
+    """Return the file, the same whenever it is drawn: no date, and names from a fixed salt."""
     file = BytesIO()
     drawn.savefig(file, format=form, dpi=160, metadata={"Date": None} if form == "svg" else {"Software": None})
     return file.getvalue()

@@ -1,4 +1,4 @@
-"""The interactive page: one small file, its script written by hand, that asks nobody for anything."""
+"""The interactive page: one small file, its script written by hand, without any request to the network."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -20,7 +20,7 @@ WIDE, HIGH = 1400, 800  # the unit of the map
 
 
 def render(scenes: Sequence[Scene], seed: int) -> str:
-    """The page."""
+    """Return the page."""
     environment = Environment(
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -63,25 +63,25 @@ def _path(surface: Surface, path: Path) -> dict[str, Any]:
 
 
 def _cosine(value: float) -> float | None:
-    """Three decimals that keep the sign: the page counts the steps uphill by it."""
+    """Return three decimals that keep the sign: the page counts the steps uphill by it."""
     if math.isnan(value):
         return None
     return min(round(value, 3), -0.001) if value < 0 else round(value, 3)
 
 
 def short(value: float) -> float:
-    """Three digits: what the page shows, and enough for its lines."""
+    """Return three digits: what the page shows, and enough for its lines."""
     return float(f"{value:.3g}")
 
 
 def place(surface: Surface, points: Iterable[Any]) -> list[list[int]]:
-    """Points of the plane in units of the map, y downwards."""
+    """Return points of the plane in units of the map, y downwards."""
     x0, x1, y0, y1 = surface.view
     return [[round((x - x0) / (x1 - x0) * WIDE), round((y1 - y) / (y1 - y0) * HIGH)] for x, y in points]
 
 
 def contours(surface: Surface) -> list[str]:
-    """For each level, where f is above it, as the path of an SVG. Drawn over each other they darken uphill."""
+    """Return, for each level, where f is above it, as the path of an SVG. Drawn over each other they darken uphill."""
     x, y, f = grid(surface, 211, 121)
     generator = contour_generator(x, y, f, fill_type=FillType.OuterOffset)
     drawn = []
@@ -94,7 +94,7 @@ def contours(surface: Surface) -> list[str]:
 
 
 def _ring(points: list[list[int]]) -> str:
-    """A closed line without the points that no eye would miss, as relative moves: half the bytes."""
+    """Return a closed line without the points that no eye would miss, as relative moves: half the bytes."""
     kept = [points[0]]
     for here, after in pairwise(points[1:]):
         (ax, ay), (bx, by), (cx, cy) = kept[-1], here, after

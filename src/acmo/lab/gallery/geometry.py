@@ -37,7 +37,7 @@ def step(g: Any, before: Any) -> Step:
 
 
 def draw() -> bytes:
-    """The picture as SVG: the trouble with a sum, the calibrated sum, and every sum that can come out."""
+    """Return the picture as SVG: the trouble with a sum, the calibrated sum, and every sum that can come out."""
     one = step(GRADIENT, MOMENT)
     with figure(9.6, 4.3, layout=None) as drawn:
         drawn.subplots_adjust(left=0.01, right=0.99, bottom=0.02, top=0.83, wspace=0.06)

@@ -13,7 +13,7 @@
     parent.append(element);
     return element;
   }
-  // One group an optimizer; ACMo, the first, is drawn last and so on top.
+  // One group per optimizer; ACMo, the first, is drawn last and so on top.
   const groups = (svg) => [...scene().paths].reverse().map((p) => [p, add(svg, "g", { "data-optimizer": p.optimizer, class: state.hidden.has(p.optimizer) ? "hidden" : "" })]);
   const line = (points) => points.map((p) => p.map((v) => Math.round(v * 10) / 10).join()).join(" ");
   const strong = (p) => (p.optimizer === "acmo" ? "path strong" : "path");

@@ -38,7 +38,7 @@ class Path(NamedTuple):
 
     @property
     def uphill(self) -> int:
-        """How many steps went uphill on their own batch."""
+        """Return how many steps went uphill on their own batch."""
         return int(np.sum(self.cosine < 0))
 
 
@@ -72,14 +72,14 @@ def trace(steps: int, seed: int = 0) -> list[Scene]:
 
 
 def tenth(steps: int) -> int:
-    """The steps that a learning rate is judged by."""
+    """Return the steps that a learning rate is judged by."""
     return max(1, steps // 10)
 
 
 def pick(surface: Surface, optimizer: str, noise: Tensor) -> float:
-    """The point of `GRID` whose run ends lowest. A rate that diverges ends at infinity."""
+    """Return the point of `GRID` whose run ends lowest. A rate that diverges ends at infinity."""
     theta = [_start(surface) for _ in GRID]
-    # One run a parameter group saves an autograd a run: a group has its own lr and, told so, ACMo's own norm.
+    # One run per parameter group saves one autograd per run: a group has its own lr and, with norm_scope="group", norm.
     options = {"norm_scope": "group", "nonfinite": "propagate"} if optimizer == "acmo" else {}
     groups = [{"params": [point], "lr": lr} for point, lr in zip(theta, GRID, strict=True)]
     opt = REGISTRY[optimizer].build(groups, **options)

@@ -17,7 +17,7 @@ _GROUND = LinearSegmentedColormap.from_list("ground", ["#ffffff", "#aab4c2"])
 
 
 def grid(surface: Surface, across: int = 281, down: int = 161) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """x, y and f over the surface's view."""
+    """Return x, y and f over the surface's view."""
     x0, x1, y0, y1 = surface.view
     x, y = np.linspace(x0, x1, across), np.linspace(y0, y1, down)
     points = torch.from_numpy(np.stack(np.meshgrid(x, y), axis=-1))
@@ -25,7 +25,7 @@ def grid(surface: Surface, across: int = 281, down: int = 161) -> tuple[np.ndarr
 
 
 def gallery(scenes: Sequence[Scene]) -> bytes:
-    """PNG: above, each surface with its paths; below, f over the steps."""
+    """Return a PNG: above, each surface with its paths; below, f over the steps."""
     with figure(12.6, 4.9) as drawn:
         axes = drawn.subplots(2, len(scenes), height_ratios=[2.1, 1])
         for (above, below), scene in zip(axes.T, scenes, strict=True):
@@ -63,7 +63,7 @@ def _line(path: Path) -> dict[str, Any]:
 
 
 def angles(scene: Scene) -> bytes:
-    """SVG: the cosine between each step and the gradient of its batch, a row an optimizer, and how it is spread."""
+    """Return an SVG: the cosine between each step and its batch's gradient, one row per optimizer."""
     with figure(9.6, 4.9) as drawn:
         rows = drawn.subplots(len(scene.paths), 2, width_ratios=[5, 1], sharey=True, sharex="col")
         for (over, spread), path in zip(rows, scene.paths, strict=True):

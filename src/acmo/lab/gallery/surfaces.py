@@ -35,25 +35,25 @@ class Surface(NamedTuple):
     noise: float = 0.0
 
     def gradient(self, theta: Tensor) -> Tensor:
-        """∇f at each point, by autograd."""
+        """Return ∇f at each point, by autograd."""
         theta = theta.detach().requires_grad_()
         return torch.autograd.grad(self.value(theta).sum(), theta)[0]
 
 
 def rosenbrock(theta: Tensor) -> Tensor:
-    """Rosenbrock, 1960: a bent valley, steep at its sides and all but flat along its floor."""
+    """Return Rosenbrock's function of 1960: a bent valley, steep at its sides and all but flat along its floor."""
     x, y = theta.unbind(-1)
     return (1 - x) ** 2 + 100 * (y - x**2) ** 2
 
 
 def beale(theta: Tensor) -> Tensor:
-    """Beale, 1958: flat around its minimum, with ridges that rise like a sixth power."""
+    """Return Beale's function of 1958: flat around its minimum, with ridges that rise like a sixth power."""
     x, y = theta.unbind(-1)
     return (1.5 - x + x * y) ** 2 + (2.25 - x + x * y**2) ** 2 + (2.625 - x + x * y**3) ** 2
 
 
 def valley(theta: Tensor) -> Tensor:
-    """A quadratic, forty times as steep across as along: along its floor the noise drowns the gradient."""
+    """Return a quadratic, forty times as steep across as along: along its floor the noise drowns the gradient."""
     x, y = theta.unbind(-1)
     return 0.05 * x**2 + 2 * y**2
 

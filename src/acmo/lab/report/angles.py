@@ -9,7 +9,7 @@ from acmo.lab.report.evidence import Contestant, Row
 
 
 def telemetry(contestants: Sequence[Contestant]) -> list[Row]:
-    """ACMo's angles, of those that tell them."""
+    """Return the plots of ACMo's angles, for the optimizers that report them."""
     titles = {
         "cos_grad_moment": "cos(g, m): the gradient's angle to the moment before it",
         "beta_hat": "β̂ = β‖g‖/‖m‖: the factor on the moment",
@@ -24,14 +24,14 @@ def _nothing_clips(plot: Row) -> bool:
 
 
 def share_clipped(contestant: Contestant) -> float | None:
-    """Of the logged steps, how many had their gradient clipped."""
+    """Return the share of the logged steps whose gradient was clipped."""
     scales = [line.get("clip_scale") for lines in contestant.lines for line in lines.get("train", [])]
     present = [scale for scale in scales if isinstance(scale, int | float) and isfinite(scale)]
     return len([scale for scale in present if scale < 1]) / len(present) if present else None
 
 
 def median_of(contestant: Contestant, key: str, part: slice) -> float | None:
-    """Median of a training value over a part of each run: ``slice(0.0, 0.1)`` is the first tenth."""
+    """Return the median of a training value over a part of each run: ``slice(0.0, 0.1)`` is the first tenth."""
     values = []
     for lines in contestant.lines:
         train = lines.get("train", [])

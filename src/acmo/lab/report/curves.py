@@ -16,7 +16,7 @@ COUNTS = {"translated"}  # the same at every evaluation
 
 
 def band(runs: Sequence[Sequence[Row]], key: str, scale: float = 1.0, points: int = POINTS) -> Row | None:
-    """Mean, lowest and highest of a value over runs, at common steps.
+    """Return mean, lowest and highest of a value over runs, at common steps.
 
     Args:
       runs: the lines of each run, in order.
@@ -51,13 +51,13 @@ def _table(lines: Sequence[Row], key: str, scale: float) -> "np.ndarray[Any, np.
     rows = [(line["step"], line["epoch"] or 0.0, line["seconds"] or 0.0, line[key] * scale) for line in kept]
     table = np.array(rows, dtype=np.float64).reshape(-1, 4)
     table[~np.isfinite(table[:, 1:3]).all(axis=1), 1:3] = 0.0
-    # β̂ is applied as 0 where there is no moment yet, which says nothing of its size.
+    # β̂ is applied as 0 where there is no moment yet, which is not its size.
     kept_rows = np.isfinite(table[:, 3]) & ((table[:, 3] != 0.0) | (key != "beta_hat"))
     return np.compress(kept_rows, table, axis=0)
 
 
 def learning(contestants: Sequence[Contestant], metric: str) -> list[Row]:
-    """The plots of a task: training loss, the score on validation data, then whatever else was measured there."""
+    """Return the plots of a task: training loss, the validation score, then the other metrics of validation data."""
     keys = dict.fromkeys(
         [k for c in contestants for lines in c.lines for line in lines.get("valid", [])[:1] for k in line]
     )
@@ -95,5 +95,5 @@ def _numeric(contestants: Sequence[Contestant], key: str) -> bool:
 
 
 def last(plot: Row) -> dict[str, float]:
-    """By label, where the curve ends."""
+    """Return by label where the curve ends."""
     return {s["label"]: s["mean"][-1] for s in plot["series"]}

@@ -1,4 +1,4 @@
-"""What a report is about: a folder's summary, the runs behind it with their metrics, and what is amiss in it."""
+"""What a report shows: a folder's summary, its runs with their metrics, and notes on what is unfinished or damaged."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field

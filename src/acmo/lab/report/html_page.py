@@ -124,7 +124,7 @@ def _task(prefix: str, task: Row, plan: Row, plots: list[Row]) -> Row:
 
 
 def _verdict(task: Row, paper: Any) -> list[Row]:
-    """The rows of the table, best first; next to each text the number to sort by."""
+    """Return the rows of the table, best first; next to each text the number to sort by."""
     metric = task["metric"]
     ends = [row["test"][k] for row in task["rows"] for k in ("low", "mean", "high") if row["test"][k] is not None]
     low, wide = (min(ends), max(ends) - min(ends) or 1.0) if ends else (0.0, 1.0)
@@ -169,7 +169,7 @@ def _verdict(task: Row, paper: Any) -> list[Row]:
 
 
 def _matrix(task: Row) -> list[Row]:
-    """Every pair, a row per optimizer, best first: what it has over the one of the column."""
+    """Return every pair, a row per optimizer, best first: what it has over the one of the column."""
     pairs = {(p["first"], p["second"]): p for p in task.get("pairs", [])}
     scored = [r["label"] for r in sorted(task["rows"], key=lambda r: r["rank"] or 0) if r["rank"] is not None]
     other_way = {"better": "worse", "worse": "better"}
@@ -216,7 +216,7 @@ def _run(run: RunRecord, metric: str) -> Row:
 
 
 def _facts(plan: Row, stated: Row) -> list[tuple[str, str]]:
-    """Where the results come from."""
+    """Return where the results come from."""
     machine, versions = stated.get("machine") or {}, stated.get("versions") or {}
     gpus = machine.get("gpus") or []
     place = [
@@ -239,6 +239,6 @@ def _facts(plan: Row, stated: Row) -> list[tuple[str, str]]:
 
 
 def _script_safe(data: Any) -> str:
-    """JSON that may stand inside a script element: nothing in it can end the element."""
+    """Return JSON that may stand inside a script element: nothing in it can end the element."""
     text = json.dumps(data, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026").replace("\u2028", "\\u2028")

@@ -62,10 +62,10 @@
       const data = [];
       for (const s of [...p.series].reverse()) {
         const c = style(s.label).color, name = text(titles[s.label] ?? s.label), got = s[state.cost];
-        const told = `${name}: ${got.length} of ${s.n} runs`;
-        data.push({ ...base(s), type: "scatter", mode: "markers", x: got, y: got.map(() => told), marker: { color: c, size: 9, opacity: 0.45 }, hovertemplate: "%{x:.4g}" });
+        const row = `${name}: ${got.length} of ${s.n} runs`;
+        data.push({ ...base(s), type: "scatter", mode: "markers", x: got, y: got.map(() => row), marker: { color: c, size: 9, opacity: 0.45 }, hovertemplate: "%{x:.4g}" });
         const m = s.median[state.cost];
-        data.push({ ...base(s), type: "scatter", mode: "markers", x: [m], y: [told], marker: { color: c, symbol: "line-ns-open", size: 22, line: { width: 4, color: c } }, hovertemplate: "median %{x:.4g}" });
+        data.push({ ...base(s), type: "scatter", mode: "markers", x: [m], y: [row], marker: { color: c, symbol: "line-ns-open", size: 22, line: { width: 4, color: c } }, hovertemplate: "median %{x:.4g}" });
       }
       return { data, layout: { hovermode: "closest", xaxis: { rangemode: "tozero", title: { text: state.cost === "step" ? "steps" : "seconds" } }, yaxis: { type: "category", automargin: true } } };
     },

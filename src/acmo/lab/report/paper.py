@@ -33,7 +33,7 @@ class Original(NamedTuple):
 
 
 def original(plan: Mapping[str, Any], task: str) -> Original | None:
-    """The paper's experiment that a task of a comparison repeats; None if it is ours, or cut short.
+    """Return the paper's experiment that a task of a comparison repeats; None if it is ours, or cut short.
 
     Example:
       >>> original({"protocol": "tuned-wd"}, "cifar10:paper/vgg16").finals["acmo"]
@@ -47,7 +47,7 @@ def original(plan: Mapping[str, Any], task: str) -> Original | None:
         return None
     protocol = plan.get("protocol")
     if data == "cifar100" and protocol == "fixed-wd":
-        return Original(2, {})  # nobody has read final values off that figure
+        return Original(2, {})  # no final values were read off that figure
     if data == "cifar10" and protocol == "tuned-wd":
         return Original(3, _CIFAR10.get(net, {}))
     return Original(4, _WMT14) if data == "wmt14-ende" else None

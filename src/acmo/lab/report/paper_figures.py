@@ -154,7 +154,7 @@ def _curves(axes: Any, plot: Row, labels: list[str], column: Column) -> dict[str
 
 
 def _style(i: int) -> dict[str, Any]:
-    """The i-th optimizer's line; from the eleventh on, colours come back with another dash."""
+    """Return the i-th optimizer's line; from the eleventh on, colours come back with another dash."""
     dash = DASHES[(i + 2 * (i // 10)) % 10]
     return {"color": COLOURS[i % 10], "linestyle": dash, "linewidth": 2 if i == 0 else 1.3}
 
@@ -182,7 +182,7 @@ def _rates(task: Row) -> Any:
 
 
 def _table(axes: Any, columns: Sequence[Column], labels: Sequence[str]) -> None:
-    """Final test scores: ours with their intervals, and the paper's where it has them."""
+    """Add a table of final test scores: ours with their intervals, and the paper's where it has them."""
     axes.axis("off")
     heads = ["optimizer"]
     cells: list[list[str]] = []
@@ -217,5 +217,5 @@ def _caption(column: Column) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text that matplotlib shows as it is: a dollar sign would begin a formula."""
+    """Return text that matplotlib shows as it is: a dollar sign would begin a formula."""
     return shorten(redact(text), 40, placeholder=" …").replace("$", r"\$")

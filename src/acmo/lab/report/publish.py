@@ -79,7 +79,7 @@ def _without_paths(command: list[str]) -> list[str]:
 
 
 def _missing(found: Comparison) -> int:
-    """How many runs the comparison lacks, those that have not begun among them."""
+    """Return how many runs the comparison lacks, those that have not begun among them."""
     plan = make_plan(found.plan)
     expected = run_counts(plan)
     missing = 0
@@ -92,13 +92,13 @@ def _missing(found: Comparison) -> int:
 
 
 def recomputed(folder: Path) -> Row:
-    """The summary, from the published runs alone."""
+    """Return the summary, from the published runs alone."""
     found = load(folder)
     return summarise(make_plan(found.plan), found.runs, found.scores)
 
 
 def page(folder: Path, figures: Iterable[Path]) -> str:
-    """What a published folder's ``README.md`` says."""
+    """Return the text of a published folder's ``README.md``."""
     found = load(folder)
     stated = found.provenance
     said = [f"# {_text(found.plan.get('title') or folder.name)}", "", *_about(stated.get("command") or [])]
@@ -111,8 +111,8 @@ def page(folder: Path, figures: Iterable[Path]) -> str:
     total = sum(run.seconds or 0.0 for run in found.runs)
     said.append(
         f"{words.count(len(found.runs), 'run')}, {words.seconds(total)} of training in all{_each(found)}. "
-        f"{_machine(stated)} Of each table and figure the data is beside this page: "
-        "`trials.jsonl` (a line a run, with its validation curve), `summary.json`, `summary.csv`, `comparison.json`."
+        f"{_machine(stated)} The data of each table and figure is beside this page: `trials.jsonl` (one line per run, "
+        "with its validation curve), `summary.json`, `summary.csv`, `comparison.json`."
     )
     for task in (found.summary or recomputed(folder))["tasks"]:
         said += ["", f"## {_text(task['task'])}", "", *verdict(task), *losses(task), *_data(found, task["task"])]
@@ -123,12 +123,12 @@ def page(folder: Path, figures: Iterable[Path]) -> str:
 
 
 def verdict(task: Row) -> list[str]:
-    """A task's rows as a table in Markdown, best first."""
+    """Return a task's rows as a table in Markdown, best first."""
     metric = task["metric"]
     others = list(dict.fromkeys(other for row in task["rows"] for other in row["differences"]))
     titles = {row["label"]: row["title"] for row in task["rows"]}
     heads = ["optimizer", f"test {words.name(metric)}", *(f"against {_text(titles[o])}" for o in others)]
-    heads += ["steps to target", "bytes a parameter", "setting"]
+    heads += ["steps to target", "bytes per parameter", "setting"]
     lines = [_line(heads), _line(["---"] + ["---:"] * (len(heads) - 2) + ["---"])]
     for row in sorted(task["rows"], key=lambda r: (r["rank"] is None, r["rank"] or 0)):
         reached, cost = row["to_target"], row["cost"]
@@ -173,7 +173,7 @@ def losses(task: Row) -> list[str]:
 
 
 def difference(found: Row | None, metric: str) -> str:
-    """``−0.39 [−1.00, +0.11]``, in bold where the interval leaves out 0."""
+    """Return ``−0.39 [−1.00, +0.11]``, in bold where the interval leaves out 0."""
     if found is None or found["mean"] is None:
         return words.NONE
     mean, low, high = (words.score(found[key], metric, sign=True, units=False) for key in ("mean", "low", "high"))
@@ -184,7 +184,7 @@ def difference(found: Row | None, metric: str) -> str:
 
 
 def overview(folder: Path) -> list[str]:
-    """One table over every published comparison that has ACMo beside SGD-momentum and Adam."""
+    """Return one table over every published comparison that has ACMo beside SGD-momentum and Adam."""
     names = ("acmo", "sgd-momentum", "adam")
     heads = [
         "comparison",
@@ -219,7 +219,7 @@ def overview(folder: Path) -> list[str]:
 
 
 def _about(command: list[str]) -> list[str]:
-    """What the preset's own file says at its head, if the command named one that ships."""
+    """Return the comment at the head of the preset that the command names, if it ships with acmo."""
     given = [command[i + 1] for i, word in enumerate(command[:-1]) if word == "--preset"]
     given += [word.partition("=")[2] for word in command if word.startswith("--preset=")]
     preset = presets().get(given[0].removesuffix(".toml")) if given else None
@@ -253,7 +253,7 @@ def _each(found: Comparison) -> str:
 
 
 def _text(name: str) -> str:
-    """A name that Markdown shows as it is."""
+    """Return a name that Markdown shows as it is."""
     return escape(" ".join(name.split()), quote=False)
 
 

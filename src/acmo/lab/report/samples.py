@@ -8,7 +8,7 @@ from acmo.lab.report.evidence import Contestant, Row
 
 
 def samples(contestants: Sequence[Contestant], limit: int = 6) -> list[dict[str, Any]]:
-    """What was shown at the last evaluation: what all have in common (source, reference), and what each made of it."""
+    """Return the samples of the last evaluation: what they have in common (source, reference), and each output."""
     by_title: dict[str, list[Row]] = {}
     for c in contestants:
         lines = c.lines[0].get("sample", []) if c.lines else []

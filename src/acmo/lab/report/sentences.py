@@ -12,7 +12,7 @@ MOST_BANDS = 4  # more curves are shown without their bands, unless the reader s
 
 
 def verdict(task: Row) -> str:
-    """Who is first, and what is shown of it."""
+    """Return who is first, and what is shown of it."""
     metric, rows = task["metric"], task["rows"]
     scored = sorted((r for r in rows if r["rank"] is not None), key=lambda r: r["rank"])
     if not scored:
@@ -44,7 +44,7 @@ def verdict(task: Row) -> str:
 
 
 def power(task: Row) -> str:
-    """What difference the seeds could have shown."""
+    """Return what difference the seeds could have shown."""
     least = task.get("detectable")
     if least is None:
         return ""
@@ -67,7 +67,7 @@ def _against(title: str, rows: Sequence[Row], other: str) -> str:
 
 
 def curves(task: Row, plots: Sequence[Row]) -> str:
-    """Where the curves end."""
+    """Return where the curves end."""
     if not plots:
         return "There is no curve yet."
     titles = {r["label"]: r["title"] for r in task["rows"]}
@@ -93,7 +93,7 @@ def curves(task: Row, plots: Sequence[Row]) -> str:
 
 
 def tuned(task: Row, series: Sequence[Row], budgets: Sequence[Row]) -> str:
-    """Who is forgiving, and what one setting drawn at random is worth."""
+    """Return who is forgiving, and what one setting drawn at random is worth."""
     metric, titles = task["metric"], {r["label"]: r["title"] for r in task["rows"]}
     parts = []
     if series:
@@ -136,7 +136,7 @@ def tuned(task: Row, series: Sequence[Row], budgets: Sequence[Row]) -> str:
 
 
 def target(task: Row, series: Sequence[Row]) -> str:
-    """Who is quickest to the target, and where the target comes from."""
+    """Return who is quickest to the target, and where the target comes from."""
     score = task["target"]["score"]
     if score is None:
         return f"No target on {task['task']} yet: it is set from the baselines' final scores."
@@ -161,13 +161,13 @@ def target(task: Row, series: Sequence[Row]) -> str:
 
 
 def profile(stairs: Sequence[Row], titles: dict[str, str]) -> str:
-    """Who is fastest most often."""
+    """Return who is fastest most often."""
     top = max(stairs, key=lambda s: s["share"][0])
     return f"{titles.get(top['label'], top['label'])} is the fastest on {top['share'][0]:.0%} of the tasks."
 
 
 def angle(contestant: Contestant) -> str:
-    """How gradient and moment lay to each other, early and late, and how often the gradient was clipped."""
+    """Return how gradient and moment lay to each other, early and late, and how often the gradient was clipped."""
     early, late = (angles.median_of(contestant, "cos_grad_moment", part) for part in (slice(0.0, 0.1), slice(0.9, 1.0)))
     beta = angles.median_of(contestant, "beta_hat", slice(0.0, 1.0))
     clipped = angles.share_clipped(contestant)
@@ -186,7 +186,7 @@ def angle(contestant: Contestant) -> str:
 
 
 def runs(found: Sequence[RunRecord]) -> str:
-    """How many runs there are, and how they ended."""
+    """Return how many runs there are, and how they ended."""
     states: list[str] = [run.status for run in found]
     spent = sum(run.seconds or 0.0 for run in found)
     said: list[Any] = [f"{states.count(s)} {word}" for s, word in (

@@ -9,7 +9,7 @@ from acmo.lab.results.run_record import finite_or_none
 
 
 def hits(contestants: Sequence[Contestant], task: Mapping[str, Any]) -> list[Row]:
-    """By optimizer: the step and second at which each run that got there was first at the target, and the medians."""
+    """Return by optimizer the step and second at which each run first reached the target, and the medians."""
     target, sign = task["target"]["score"], 1 if task["best"] == "max" else -1
     if target is None:
         return []
@@ -23,14 +23,14 @@ def hits(contestants: Sequence[Contestant], task: Mapping[str, Any]) -> list[Row
                 if isinstance(score, int | float) and isfinite(score) and sign * score >= sign * target:
                     found.append((line["step"], finite_or_none(line["seconds"]) or 0.0))
                     break
-        told = c.row["to_target"]
+        target = c.row["to_target"]
         if runs:
             series.append(
                 {
                     "label": c.label,
                     "step": [step for step, _ in found],
                     "seconds": [float(f"{t:.5g}") for _, t in found],
-                    "median": {"step": told["steps"], "seconds": told["seconds"]},
+                    "median": {"step": target["steps"], "seconds": target["seconds"]},
                     "n": len(runs),
                 }
             )
@@ -38,7 +38,7 @@ def hits(contestants: Sequence[Contestant], task: Mapping[str, Any]) -> list[Row
 
 
 def profile(tasks: Sequence[Row]) -> dict[str, list[Row]]:
-    """Dolan and Moré's performance profile: the share of tasks solved within τ times the fastest's cost.
+    """Return Dolan and Moré's performance profile: the share of tasks solved within τ times the fastest's cost.
 
     Args:
       tasks: the evidence's, two or more of them with a target.
@@ -73,6 +73,6 @@ def _stair(label: str, ratios: list[float], tasks: int, end: float) -> Row:
 
 
 def quickest(series: Sequence[Row], axis: str) -> tuple[str, float] | None:
-    """Whose median is the least."""
-    told = [(s["median"][axis], s["label"]) for s in series if s["median"][axis] is not None]
-    return (min(told)[1], min(told)[0]) if told else None
+    """Return whose median is the least."""
+    known = [(s["median"][axis], s["label"]) for s in series if s["median"][axis] is not None]
+    return (min(known)[1], min(known)[0]) if known else None

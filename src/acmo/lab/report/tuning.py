@@ -29,7 +29,7 @@ def sensitivity(contestants: Sequence[Contestant], metric: str, best: str) -> li
 
 
 def near_best(series: Row, metric: str, best: str) -> int:
-    """At how many learning rates the score is near the optimizer's own best."""
+    """Return at how many learning rates the score is near the optimizer's own best."""
     present = [s for s in series["score"] if s is not None]
     if not present:
         return 0
@@ -39,12 +39,12 @@ def near_best(series: Row, metric: str, best: str) -> int:
 
 
 def nearness(metric: str) -> str:
-    """What `near_best` counts, in words."""
+    """Return what `near_best` counts, in words."""
     return {"accuracy": "1 point", "bleu": "1 BLEU"}.get(metric, "5 %")
 
 
 def budget(contestants: Sequence[Contestant], metric: str) -> list[Row]:
-    """By optimizer: the expected score of the best of k settings, k = 1 … all."""
+    """Return by optimizer the expected score of the best of k settings, k = 1 … all."""
     return [
         {"label": c.label, "score": [float(f"{v * words.scale(metric):.5g}") for v in c.row["budget"]]}
         for c in contestants

@@ -1,4 +1,4 @@
-"""Numbers and lists as a reader wants them."""
+"""Format numbers and lists for readers."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ NONE = "–"
 
 
 def scale(metric: str) -> float:
-    """By what a metric is multiplied to be shown: accuracy is shown in per cent."""
+    """Return the factor by which a metric is shown: accuracy is shown in per cent."""
     return 100.0 if metric in _PERCENT else 1.0
 
 
@@ -19,12 +19,12 @@ def unit(metric: str) -> str:
 
 
 def name(metric: str) -> str:
-    """A metric's name within a sentence."""
+    """Return a metric's name within a sentence."""
     return {"bleu": "BLEU"}.get(metric, metric.replace("_", " "))
 
 
 def score(value: float | None, metric: str, *, sign: bool = False, units: bool = True) -> str:
-    """A score: two decimals for per cent and BLEU, four digits otherwise."""
+    """Return a score: two decimals for per cent and BLEU, four digits otherwise."""
     if value is None:
         return NONE
     form = ("+" if sign else "") + (".2f" if metric in _PERCENT | {"bleu"} else ".4g")
@@ -32,7 +32,7 @@ def score(value: float | None, metric: str, *, sign: bool = False, units: bool =
 
 
 def interval(found: Any, metric: str) -> str:
-    """``98.1 % [97.5, 98.6]``."""
+    """Return ``98.1 % [97.5, 98.6]``."""
     if found["mean"] is None or found["low"] is None:
         return score(found["mean"], metric)
     low, high = (score(found[end], metric, units=False) for end in ("low", "high"))
@@ -44,7 +44,7 @@ def figure(value: float | None, form: str = ".3g") -> str:
 
 
 def seconds(value: float | None) -> str:
-    """A duration."""
+    """Return a duration."""
     if value is None:
         return NONE
     if value < 60:
@@ -57,24 +57,24 @@ def seconds(value: float | None) -> str:
 
 
 def count(n: int, thing: str) -> str:
-    """``1 run``, ``1,200 runs``."""
+    """Return ``1 run``, ``1,200 runs``."""
     return f"{n:,} {thing}{'s' * (n != 1)}"
 
 
 def listing(words: Sequence[str], limit: int = 8) -> str:
-    """``a, b and c``."""
+    """Return ``a, b and c``."""
     if len(words) > limit:
         words = [*words[: limit - 1], f"{len(words) - limit + 1} others"]
     return " and ".join(part for part in (", ".join(words[:-1]), *words[-1:]) if part)
 
 
 def rates(values: Sequence[float]) -> str:
-    """Learning rates: ``0.2, 0.4``."""
+    """Return learning rates as ``0.2, 0.4``."""
     return ", ".join(f"{value:g}" for value in values)
 
 
 def counted(found: Mapping[str, Any] | None) -> str:
-    """How BLEU was counted, as a sentence; nothing for other scores."""
+    """Return how BLEU was counted, as a sentence; nothing for other scores."""
     if not found:
         return ""
     where = {"valid": "validation", "test": "test"}
@@ -83,7 +83,7 @@ def counted(found: Mapping[str, Any] | None) -> str:
 
 
 def command(words: Sequence[str] | None) -> str:
-    """A command line, the program by its name alone."""
+    """Return a command line, the program by its name alone."""
     if not words:
         return ""
     first = "python -m acmo" if words[0].endswith("__main__.py") else Path(words[0]).name

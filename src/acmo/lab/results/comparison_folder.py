@@ -50,7 +50,7 @@ class Comparison:
 
     @cached_property
     def metrics(self) -> list[Row]:
-        """Every line of every run's metrics, with task, label, role, seed and run beside it."""
+        """Return every line of every run's metrics, with task, label, role, seed and run beside it."""
         rows = []
         for run in self.runs:
             about = {key: getattr(run, key) for key in ("task", "label", "role", "seed", "run")}
@@ -159,7 +159,7 @@ def _read_runs(folder: Path, plan: Row, scores: Mapping[str, Score], damaged: li
 
 
 def _has_options_of(config: Row, plan: Row, shared: set[str]) -> bool:
-    """Return whether a run has the options of the comparison; what one of the two does not say fits."""
+    """Return whether a run has the options of the comparison; an option that one of the two lacks fits."""
     read = "final" if plan.get("test_every_setting") or _role(config, plan) == "final" else "tune"
     if config.get("phase", read) != read:
         return False
@@ -167,7 +167,7 @@ def _has_options_of(config: Row, plan: Row, shared: set[str]) -> bool:
 
 
 def _role(config: Row, plan: Row) -> str:
-    if "tune_seed" in plan:  # the phase says whether the test data was read, not what the run is for
+    if "tune_seed" in plan:  # the phase is whether the test data was read, not what the run is for
         return "tune" if config["seed"] == plan["tune_seed"] else "final"
     role: str = config.get("phase", "tune")
     return role

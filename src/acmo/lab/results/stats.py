@@ -25,7 +25,7 @@ class Interval(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """Mean of the paired differences, its interval, and what may be said of it."""
+    """Mean of the paired differences, its interval, and the verdict."""
 
     mean: float | None
     low: float | None
@@ -44,16 +44,16 @@ class ToTarget(NamedTuple):
 
 
 def bootstrap_interval(values: Iterable[float], level: float = 0.95) -> Interval:
-    """The mean, and its expanded percentile bootstrap interval.
+    """Return the mean, and its expanded percentile bootstrap interval.
 
     The percentile bootstrap of five values covers the mean in some 83 % of all cases where it promises 95 %; reading
-    the percentiles at Φ(−√(n/(n−1)) t) instead of 2.5 % mends most of that (Hesterberg, The American Statistician,
+    the percentiles at Φ(−√(n/(n−1)) t) instead of 2.5 % corrects most of that (Hesterberg, The American Statistician,
     2015). All resamples are enumerated for up to eight values; beyond, 20,000 are drawn with a fixed seed. No resample
     of fewer than five values lies far enough out (from the least to the greatest of three is a 75 % interval): those
     get Student's t.
 
     Args:
-      values: one number a run.
+      values: one number per run.
       level: how often the interval shall cover the mean.
 
     Returns:
@@ -85,7 +85,7 @@ def bootstrap_interval(values: Iterable[float], level: float = 0.95) -> Interval
 def paired_difference(
     ours: Mapping[int, float | None], theirs: Mapping[int, float | None], best: Best = "max"
 ) -> Difference:
-    """What ``ours`` has over ``theirs`` on the seeds that both finished; positive is more of the metric.
+    """Return what ``ours`` has over ``theirs`` on the seeds that both finished; positive is more of the metric.
 
     Args:
       ours: score by seed; None where the run diverged.
@@ -110,7 +110,7 @@ def paired_difference(
 
 
 def target_score(baselines: Mapping[str, Sequence[float]], best: Best = "max") -> float | None:
-    """A score that every tuned baseline reaches at its end, on average: the worst of their mean final scores."""
+    """Return a score that every tuned baseline reaches at its end, on average: the worst of their mean final scores."""
     means = [float(np.mean(scores)) for scores in baselines.values() if len(scores)]
     if not means:
         return None
@@ -120,7 +120,7 @@ def target_score(baselines: Mapping[str, Sequence[float]], best: Best = "max") -
 def time_to_target(
     curves: Sequence[Sequence[tuple[float, float, float | None]]], target: float | None, best: Best = "max"
 ) -> ToTarget:
-    """How long the runs took until their validation score was first at the target.
+    """Return how long the runs took until their validation score was first at the target.
 
     Args:
       curves: for each run, its (step, seconds, score) in order.
@@ -143,7 +143,7 @@ def time_to_target(
 
 
 def budget_curve(outcomes: Sequence[float]) -> list[float]:
-    """Expected outcome of the best of k settings drawn from the grid without replacement, k = 1 … n, exactly.
+    """Return the exact expected outcome of the best of k settings drawn without replacement, k = 1 … n.
 
     The setting of rank r (1: best by validation) is the best of the k drawn with probability C(n − r, k − 1) / C(n, k).
 
@@ -161,7 +161,7 @@ def budget_curve(outcomes: Sequence[float]) -> list[float]:
 
 
 def edges(chosen: Mapping[str, Any], grid: Mapping[str, Sequence[Any]]) -> list[str]:
-    """The options whose best value is the least or the greatest that was tried: a wider grid might do better.
+    """Return the options whose best value is the least or the greatest that was tried: a wider grid might do better.
 
     Zero is no edge (nothing lies below a weight decay of 0), nor is a value of a grid without order, nor the only one.
     A learning rate that was drawn between the grid's extremes is at the edge in the outer 5 % of its decades.
@@ -184,7 +184,7 @@ def edges(chosen: Mapping[str, Any], grid: Mapping[str, Sequence[Any]]) -> list[
 def ranks(
     scores: Mapping[str, float | None], best: Best = "max", lost: Mapping[str, int] | None = None
 ) -> dict[str, int | None]:
-    """1 for the best score; the same rank for the same score; None without a score.
+    """Return 1 for the best score; the same rank for the same score; None without a score.
 
     Args:
       scores: by name.
@@ -198,7 +198,7 @@ def ranks(
 
 
 def _resampled_means(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The means of the resamples, and the probability of each."""
+    """Return the means of the resamples, and the probability of each."""
     n = len(x)
     if n <= EXACT_UP_TO:
         counts, weights = _multisets(n)
@@ -209,7 +209,7 @@ def _resampled_means(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 @lru_cache
 def _multisets(n: int) -> tuple[np.ndarray, np.ndarray]:
-    """How often each of n values is in each of the C(2n − 1, n) resamples, and the resample's probability."""
+    """Return how often each of n values is in each of the C(2n − 1, n) resamples, and the resample's probability."""
     counts = np.array([np.bincount(chosen, minlength=n) for chosen in combinations_with_replacement(range(n), n)])
     ways = np.array([factorial(n) / prod(factorial(c) for c in row) for row in counts.tolist()])
     return counts, ways / float(n) ** n

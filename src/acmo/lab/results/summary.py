@@ -122,7 +122,7 @@ def _task(plan: Plan, task: str, runs: list[RunRecord], score: Score) -> Row:
 
 
 def flat_rows(summary: Mapping[str, Any]) -> list[Row]:
-    """The summary as a table: a row for each task and contender, without what is a curve."""
+    """Return the summary as a table: a row for each task and contender, without what is a curve."""
     return [
         {
             "task": t["task"],
@@ -164,7 +164,7 @@ def _finals(runs: Iterable[RunRecord], pick: RunRecord | None) -> list[RunRecord
 
 
 def _within(metric: str, found: stats.Interval) -> stats.Interval:
-    """The interval within what the metric can be: Student's t of two seeds knows nothing of 100 %."""
+    """Return the interval within what the metric can be: Student's t of two seeds knows nothing of 100 %."""
     if metric != "accuracy" or found.low is None or found.high is None:
         return found
     return found._replace(low=max(0.0, found.low), high=min(1.0, found.high))

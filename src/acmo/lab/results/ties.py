@@ -1,4 +1,4 @@
-"""What the seeds can tell apart: every pair of optimizers, groups instead of ranks, and the least difference shown."""
+"""What the seeds can distinguish: every pair of optimizers, groups instead of ranks, and the least difference shown."""
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache

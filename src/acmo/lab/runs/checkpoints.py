@@ -16,7 +16,7 @@ _NAME = re.compile(r"step-(\d+)\.pt")
 
 
 class DamagedCheckpoint(UserWarning):
-    """A checkpoint could not be read; an older one, or the beginning, serves instead."""
+    """A checkpoint could not be read; an older one is used, or the run begins again."""
 
 
 def save(folder: Path, step: int, state: dict[str, Any], keep: int = KEPT) -> Path:
@@ -36,13 +36,13 @@ def save(folder: Path, step: int, state: dict[str, Any], keep: int = KEPT) -> Pa
 
 
 def found(folder: Path) -> list[Path]:
-    """The checkpoints in a folder, in the order of their steps."""
+    """Return the checkpoints in a folder, in the order of their steps."""
     steps = {path: _NAME.fullmatch(path.name) for path in folder.glob("step-*.pt")}
     return sorted((path for path, match in steps.items() if match), key=lambda path: int(path.stem[5:]))
 
 
 def newest(folder: Path, metrics_size: int) -> bytes | None:
-    """The newest checkpoint that is sound, as bytes; each one that is not is named in a warning.
+    """Return the newest checkpoint that is sound, as bytes; each one that is not is named in a warning.
 
     Args:
       folder: with the checkpoints.
@@ -55,7 +55,7 @@ def newest(folder: Path, metrics_size: int) -> bytes | None:
             state = load(content)
             if state["metrics_size"] > metrics_size:
                 raise ValueError("the metrics that belong to it are not there")
-        except Exception as error:  # whatever a damaged file makes zipfile or torch say
+        except Exception as error:  # zipfile and torch raise many kinds for a damaged file
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             instead = "the run begins again" if path == paths[0] else "the one before it is tried"
             warnings.warn(f"the checkpoint {path} is damaged ({reason}): {instead}", DamagedCheckpoint, stacklevel=2)
@@ -65,7 +65,7 @@ def newest(folder: Path, metrics_size: int) -> bytes | None:
 
 
 def load(content: bytes) -> dict[str, Any]:
-    """The state that was saved; its checksum is compared, and no code in it is run."""
+    """Return the state that was saved; its checksum is compared, and no code in it is run."""
     body = content[: -len(_seal(b"")) - 2] + bytes(2)
     if _sealed(body) != content:
         raise ValueError("its checksum is not that of what was written")
@@ -74,10 +74,10 @@ def load(content: bytes) -> dict[str, Any]:
 
 
 def _sealed(body: bytes) -> bytes:
-    """A zip archive without a comment, with a checksum of the whole as its comment: `torch.load` reads it as before.
+    """Return a zip archive with a checksum of the whole as its comment; `torch.load` reads it as before.
 
     The archive's own checksums are of its members alone: a flipped bit in its directory passes them, and torch.load
-    then returns memory that nobody wrote.
+    then returns uninitialised memory.
     """
     seal = _seal(body)
     return body[:-2] + len(seal).to_bytes(2, "little") + seal

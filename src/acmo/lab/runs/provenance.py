@@ -18,18 +18,18 @@ _PACKAGES = ("acmo", "torch", "numpy", "scikit-learn", "optuna", "transformers",
 
 
 def record(config: BaseModel) -> dict[str, Any]:
-    """A config with its provenance, ready for JSON."""
+    """Return a config with its provenance, ready for JSON."""
     return {"config": config.model_dump(mode="json"), "provenance": provenance()}
 
 
 def describe_data(task: Task) -> dict[str, Any]:
-    """Return what prepared data a task has: its fingerprint, its files, and what the task says of it."""
+    """Return what prepared data a task has: its fingerprint, its files, and the task's own facts about it."""
     files = describe_files(task.data_files())
     return {"fingerprint": task.fingerprint(), **({"files": files} if files else {}), **task.facts()}
 
 
 def provenance() -> dict[str, Any]:
-    """Versions, machine, commit and command line."""
+    """Return versions, machine, commit and command line."""
     import torch
 
     return {
@@ -48,7 +48,7 @@ def provenance() -> dict[str, Any]:
 
 @cache
 def commit() -> str | None:
-    """The commit of the source tree that runs, with a ``+`` where files have changed; None if it is installed."""
+    """Return the commit of the source tree, with a ``+`` if files have changed; None if acmo is installed."""
     root = Path(__file__).resolve().parents[4]
     if not (root / ".git").exists() or not (root / "src" / "acmo").is_dir():
         return None
@@ -69,7 +69,7 @@ def commit() -> str | None:
 
 @cache
 def processor() -> str:
-    """The processor's name."""
+    """Return the processor's name."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))

@@ -19,7 +19,7 @@ def seed_all(seed: int) -> None:
 
 
 def pack(device: torch.device) -> dict[str, Tensor]:
-    """The state of every generator, as tensors: a file of them can be loaded without unpickling code."""
+    """Return the state of every generator, as tensors: a file of them can be loaded without unpickling code."""
     kind, keys, position, has_gauss, gauss = np.random.get_state()  # noqa: NPY002
     assert kind == "MT19937"
     version, words, next_gauss = random.getstate()

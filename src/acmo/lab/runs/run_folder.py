@@ -1,4 +1,4 @@
-"""A run in its folder: begun, gone on with, or already done."""
+"""A run in its folder: new, resumed, or already done."""
 
 import json
 import os
@@ -79,7 +79,7 @@ def run(
 
 
 def pick_device(name: str) -> torch.device:
-    """The device of that name, or the best there is for ``auto``; this rank's own under torchrun."""
+    """Return the device of that name, or the best there is for ``auto``; this rank's own under torchrun."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:
@@ -183,7 +183,7 @@ class _Saver:
         self.stop = stop or (lambda: False)
 
     def due(self, logged: bool) -> bool:
-        """Whether to save now. By the clock, several ranks must agree, which they do where they meet to log anyway."""
+        """Return whether to save now. Several ranks agree about the clock where they meet to log anyway."""
         if self.unit == "steps" and self.training.at.step % max(1, int(self.every)) == 0:
             return True
         if self.ranks.world > 1 and not logged:
@@ -198,7 +198,7 @@ class _Saver:
             raise KeyboardInterrupt
 
     def save(self) -> None:
-        """Save; the metrics first, since the checkpoint says how long they are."""
+        """Save; the metrics first, since the checkpoint has their length."""
         start = time.monotonic()
         state = self.training.state_dict()
         if self.training.metrics is not None:
@@ -233,14 +233,14 @@ def _record(
 
 
 def _identified(config: RunConfig, folder: Path, outcome: dict[str, Any]) -> RunRecord:
-    """Return the outcome as a record that says whose it is."""
+    """Return the outcome as a record, with task, optimizer, seed and settings."""
     about = {"task": config.task, "label": config.optimizer, "optimizer": config.optimizer, "role": config.phase}
     settings = config.model_dump(mode="json", include={"settings"})["settings"]
     return RunRecord.from_json({**about, "seed": config.seed, "settings": settings, **outcome, "run": folder.name})
 
 
 def _load(state: dict[str, Any], training: Training, folder: Path) -> None:
-    """Go back to a checkpoint, or say that it is of another run or was written by someone else."""
+    """Load a checkpoint, or raise a `LabError` if it is of another run."""
     try:
         _check_fits(state, training, folder)
         training.load_state_dict(state)

@@ -18,7 +18,7 @@ _TIMED = 100  # steps whose optimizer is timed, about
 
 
 class Stepper:
-    """Takes steps; nothing in it waits for the device, but for the few that are timed.
+    """Take steps; nothing waits for the device, except for the few steps that are timed.
 
     Args:
       task: with the recipe to follow.
@@ -104,11 +104,11 @@ class Stepper:
             self.optimizer.train()
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """The precision that the model runs in."""
+        """Return the precision that the model runs in."""
         return nullcontext() if self._dtype is None else torch.autocast(self.ranks.device.type, self._dtype)
 
     def _backward(self, total: Tensor, count: int | Tensor) -> None:
-        """Gradients of total / count."""
+        """Compute the gradients of total / count."""
         if self._scaler is not None:
             torch.autograd.backward(self._scaler.scale(total / count))
         elif isinstance(count, Tensor):
@@ -158,7 +158,7 @@ class Stepper:
                 group["lr"] = group["initial_lr"] * factor
 
     def state_dict(self) -> dict[str, Any]:
-        """Of the optimizer, its schedule, and the scaler of float16."""
+        """Return the state of the optimizer, its schedule, and the scaler of float16."""
         return {
             "optimizer": self.optimizer.state_dict(),
             "schedule": {"text": self.recipe.schedule.text, "steps": self.steps},
@@ -167,16 +167,16 @@ class Stepper:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go back to where `state_dict` was called."""
+        """Restore what `state_dict` returned."""
         self.optimizer.load_state_dict(state["optimizer"])
         if self._scaler is not None:
             self._scaler.load_state_dict(state["scaler"])
         self.milliseconds = list(state["milliseconds"])
-        self._factor = math.nan  # whatever the loaded groups say, the schedule sets the next step's
+        self._factor = math.nan  # the schedule sets the next step's, not the loaded groups
 
 
 def moved(batch: Any, device: torch.device) -> Any:
-    """The batch on the device, whatever it is made of."""
+    """Return the batch on the device, whatever it is made of."""
     if isinstance(batch, Tensor):
         return batch.to(device, non_blocking=True)
     if isinstance(batch, dict):

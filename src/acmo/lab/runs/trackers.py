@@ -27,7 +27,7 @@ class WandbTracker:
     Args:
       folder: the run's.
       config: what is run.
-      about: what ``config.json`` says of it.
+      about: the content of ``config.json``.
       step: how many steps were taken before.
     """
 
@@ -134,7 +134,7 @@ class GuardedTracker:
             return
         try:
             action()
-        except Exception as error:  # whatever a network, a server or a full disk makes it say
+        except Exception as error:  # of a network, a server or a full disk
             self._failed = True
             said = redact(" ".join(str(error).split())[:300])
             warnings.warn(

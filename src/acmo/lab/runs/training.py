@@ -1,4 +1,4 @@
-"""The loop: steps, log lines, evaluations, and all that has to be saved to go on later."""
+"""The loop: steps, log lines, evaluations, and the state that a resumed run needs."""
 
 import math
 import time
@@ -99,12 +99,12 @@ class Training:
 
     @property
     def done(self) -> bool:
-        """Whether the recipe is fulfilled."""
+        """Return whether the recipe is fulfilled."""
         return self.at.step >= self.steps if self.recipe.epochs is None else self.at.epoch >= self.recipe.epochs
 
     @property
     def epoch(self) -> float:
-        """Epochs done, with the fraction of the current one."""
+        """Return the epochs done, with the fraction of the current one."""
         return self.at.epoch + (self.at.batch / len(self._batches[1]) if self.at.batch else 0)
 
     def run(
@@ -114,7 +114,7 @@ class Training:
 
         Args:
           progress: called with every line that is logged.
-          due: whether to save now; told whether a line was just logged.
+          due: returns whether to save now; its argument is whether a line was just logged.
           save: called between two steps.
         """
         self.stepper.train()
@@ -123,7 +123,7 @@ class Training:
             try:
                 self._step()
             except (FloatingPointError, torch.linalg.LinAlgError) as error:  # type: ignore[attr-defined, unused-ignore]
-                # Of an optimizer that was told to raise, or that decomposes what is not finite any more.
+                # Of an optimizer with nonfinite="raise", or that decomposes a matrix which is not finite.
                 return f"step {self.at.step + 1}: {str(error).splitlines()[0]}"
             every = self.recipe.evaluate_every
             evaluates = self.done or (self.at.batch == 0 if every is None else self.at.step % every == 0)
@@ -155,7 +155,7 @@ class Training:
             at.epoch, at.batch = at.epoch + 1, 0
 
     def _log(self, progress: Callable[[Progress], None] | None) -> str | None:
-        """Write a line of the span since the last; returns why, if its loss says that the run diverged."""
+        """Write a line about the steps since the last one; return why, if the run diverged."""
         total, count = self.ranks.sum(self._totals()).tolist()
         loss = total / count
         self._span, self._count = torch.zeros_like(self._span), 0
@@ -193,7 +193,7 @@ class Training:
         return torch.stack([self._span, torch.as_tensor(self._count).to(self._span)])
 
     def evaluate(self, split: Split, kind: str | None = None) -> dict[str, Any]:
-        """The task's metrics; written as lines of a kind, the split's own by default, and the model left training."""
+        """Return the task's metrics, and write them as a line of ``kind``, which is the split by default."""
         with self.stepper.evaluating(), torch.no_grad(), self.stepper.autocast():
             values = self.task.evaluate(self.model, split)
             samples = self.task.samples(self.model) if split == "valid" else []
@@ -232,7 +232,7 @@ class Training:
             self.metrics.write(kind, self.at.step, self.epoch, self.at.seconds, **values)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the next step depends on: tensors, numbers and text. Every rank has to call it."""
+        """Return all that the next step depends on: tensors, numbers and text. Every rank has to call it."""
         return {
             "model": self.model.state_dict(),
             "position": asdict(self.at),
@@ -242,7 +242,7 @@ class Training:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go back to where `state_dict` was called."""
+        """Restore what `state_dict` returned."""
         self.model.load_state_dict(state["model"])
         self.stepper.load_state_dict(state)
         self.at = Position(**state["position"])

@@ -106,7 +106,7 @@ class Compare:
 
     def _note(self) -> None:
         check_folder(self.plan, self.out, self.data)
-        # A database beside this file: its path says nothing to others.
+        # SQLite is beside this file: its path is of no use to others.
         storage = "sqlite" if self.store.url.startswith("sqlite") else self.store.safe_url
         self.head = {**provenance.record(self.plan), "scores": self.scores, "data": self.data, "storage": storage}
         self.head["grids"] = tried_values(self.plan)
@@ -168,7 +168,7 @@ class Compare:
         for task, score in self.scores.items():
             for contender in self.plan.contenders():
                 pick = self._pick(contender.label, task)
-                if pick is not None:  # else it diverged everywhere, and the summary says so
+                if pick is not None:  # else it diverged everywhere, as the summary shows
                     mark = self._fingerprint(task)
                     specs.append(final_spec(self.plan, contender, task, score, pick.settings, mark))
         return specs
@@ -258,7 +258,7 @@ def check(plan: Plan, *, settings: bool = True, data: bool = True) -> "dict[str,
 
 
 def pool_size(device: str, workers: int | None) -> tuple[int, int]:
-    """How many processes, and how many GPUs they share."""
+    """Return how many processes, and how many GPUs they share."""
     import torch
 
     gpus = torch.cuda.device_count() if device in ("auto", "cuda") and torch.cuda.is_available() else 0

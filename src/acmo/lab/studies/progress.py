@@ -28,7 +28,7 @@ class Display:
     def __init__(self, console: Console, total: int, metric: dict[str, str], *, quiet: bool = False) -> None:
         self.console, self.total, self.metric, self.quiet = console, total, metric, quiet
         self.done = 0
-        self.found = 0  # done before we came: they say nothing about our speed
+        self.found = 0  # done before: they do not count for our speed
         self._running: dict[int, Running | None] = {}
         self._phase = ""
         self._start = time.monotonic()
@@ -47,7 +47,7 @@ class Display:
             self._live.stop()
 
     def phase(self, text: str, done: int) -> None:
-        """A new stage begins, with so many of its runs done already."""
+        """Begin a new stage, with so many of its runs done already."""
         self._phase = text
         self.done += done
         self.found += done
@@ -56,11 +56,11 @@ class Display:
             self.console.print(f"{text} ({self.done} of {self.total} runs are done)", highlight=False, markup=False)
 
     def report(self) -> Callable[[str, int, Any], None]:
-        """What `Pool.run` is to call."""
+        """Return the function that `Pool.run` calls."""
         return self._report
 
     def seconds_left(self) -> float | None:
-        """From the speed so far, the parts of runs under way included."""
+        """Return the time left at the speed so far, with the parts of runs under way."""
         ours = self.done - self.found + sum(r.fraction for r in self._running.values() if r is not None)
         if ours < 0.05:
             return None
@@ -69,7 +69,7 @@ class Display:
     def _report(self, kind: str, worker: int, content: Any) -> None:
         if kind == "running":
             self._running[worker] = content
-        elif kind == "told" and not self.quiet:
+        elif kind == "note" and not self.quiet:
             self.console.print(f"Note: {content}", highlight=False, markup=False)
         elif kind == "outage":
             self._report_outage(worker, content)
@@ -94,15 +94,15 @@ class Display:
             self._live.update(self._render())
 
     def _report_outage(self, worker: int, outage: str | None) -> None:
-        """Print once that the database is away, whoever notices it, and once that it is back."""
+        """Print once that the database is away, for all workers together, and once that it is back."""
         before = bool(self._without)
         if outage is None:
             self._without.discard(worker)
         else:
             self._without.add(worker)
         if not self.quiet and before != bool(self._without):
-            said = "the database is back" if outage is None else f"{outage}; waiting for it to come back"
-            self.console.print(f"Note: {said}", highlight=False, markup=False)
+            note = "the database is back" if outage is None else f"{outage}; waiting for it to come back"
+            self.console.print(f"Note: {note}", highlight=False, markup=False)
 
     def _failure(self, failed: Failed) -> str:
         """Return which run failed and why; a traceback that was shown before is not shown again."""
@@ -148,7 +148,7 @@ class Display:
 
 
 def clock(seconds: float) -> str:
-    """A duration for people.
+    """Return a duration for people.
 
     Example:
       >>> clock(75), clock(7500), clock(500_000)

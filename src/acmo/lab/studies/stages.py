@@ -22,7 +22,7 @@ def tuning_spec(
     fingerprint: str | None = None,
     lr: float | None = None,
 ) -> Spec:
-    """The study that tunes a contender on a task, whose data has this fingerprint.
+    """Return the study that tunes a contender on a task, whose data has this fingerprint.
 
     With ``lr``, the one that extends its grid by this learning rate.
     """
@@ -55,7 +55,7 @@ def final_spec(
     settings: dict[str, Any],
     fingerprint: str | None = None,
 ) -> Spec:
-    """The study that repeats the chosen setting with fresh seeds."""
+    """Return the study that repeats the chosen setting with fresh seeds."""
     own = {"task": task, "optimizer": contender.optimizer, "settings": settings, "fingerprint": fingerprint}
     run = {**own, **plan.run_options()}
     points = [{"seed": seed} for seed in plan.final_seeds()]
@@ -63,7 +63,7 @@ def final_spec(
 
 
 def tuning_waves(plan: Plan) -> list[list[Contender]]:
-    """Who is tuned together: under ``fixed-wd`` SGD-momentum comes first, since the others take its weight decay."""
+    """Return which contenders are tuned together: under ``fixed-wd``, SGD-momentum first, for its weight decay."""
     everyone = plan.contenders()
     if plan.protocol != "fixed-wd":
         return [everyone]
@@ -72,7 +72,7 @@ def tuning_waves(plan: Plan) -> list[list[Contender]]:
 
 
 def folder_of(task: str, contender: Contender) -> str:
-    """Where the runs of a contender on a task lie, relative to the output folder."""
+    """Return where the runs of a contender on a task lie, relative to the output folder."""
     return f"runs/{slug(task)}/{slug(contender.label)}"
 
 
@@ -92,7 +92,7 @@ def _spec(
 
 
 def _name(plan: Plan, contender: Contender, task: str, phase: str, depends_on: dict[str, Any]) -> str:
-    """A name that people can read, and a hash of what the outcomes depend on: other options are other studies."""
+    """Return a readable name with a hash of what the outcomes depend on: other options are other studies."""
     known = run_config(**depends_on["run"]).identity()
     run = {key: value for key, value in known.items() if value is not None}  # as in a run's id
     text = json.dumps({**depends_on, "run": run, "format": _FORMAT}, sort_keys=True, default=str)

@@ -45,17 +45,17 @@ class Store:
 
     @property
     def safe_url(self) -> str:
-        """The URL without its password."""
+        """Return the URL without its password."""
         return redact_url(self.url)
 
     def check(self) -> None:
-        """Say at once what is wrong with the URL itself."""
+        """Raise a `LabError` if the URL itself is wrong."""
         if self._dialect() == "sqlite":
             self._sqlite_path()
         self._url()
 
     def open(self) -> Any:
-        """An `optuna.storages.RDBStorage` with its tables made."""
+        """Return an `optuna.storages.RDBStorage` with its tables made."""
         optuna = import_optuna()
         engine: dict[str, Any] = {"pool_pre_ping": True, "connect_args": self._connect_args()}
         retry = optuna.storages.RetryHeartbeatStaleTrialCallback(max_retry=self.retries)
@@ -103,7 +103,7 @@ class Store:
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """Turn what a database says into a sentence without its password."""
+        """Raise a `LabError` without the password for an error of the database."""
         optuna = import_optuna()
         from sqlalchemy.exc import SQLAlchemyError
 
@@ -113,7 +113,7 @@ class Store:
             if isinstance(error, ImportError):
                 extra = "postgres" if self._dialect() == "postgresql" else "lab"
                 raise missing_extra("the driver of this database", extra) from None
-            # What Optuna wraps says more than its wrapping.
+            # The error inside of Optuna's is more precise.
             cause = error.__cause__ if isinstance(error, optuna.exceptions.StorageInternalError) else error
             text = str(getattr(cause, "orig", None) or cause or error).strip().splitlines()
             said = redact_passwords(text[0] if text else type(error).__name__, self.url)
@@ -146,7 +146,7 @@ class Store:
         return name
 
     def _connect_args(self) -> dict[str, Any]:
-        # A cluster made under LC_ALL=C is in SQL_ASCII, of which psycopg gives bytes unless told otherwise.
+        # A cluster made under LC_ALL=C is in SQL_ASCII: without the client's encoding, psycopg returns bytes.
         known: dict[str, dict[str, Any]] = {"sqlite": {"timeout": 120}, "postgresql": {"client_encoding": "utf8"}}
         return known.get(self._dialect(), {})
 
@@ -205,17 +205,17 @@ def outlast_outages(
 
 
 def sqlite_in(folder: Path) -> str:
-    """The URL of the database in an output folder."""
+    """Return the URL of the database in an output folder."""
     return f"sqlite:///{folder.resolve() / 'study.db'}"
 
 
 def import_optuna() -> Any:
-    """Optuna, quiet."""
+    """Return Optuna, with its logging off."""
     try:
         import optuna
     except ImportError:
         raise missing_extra("optuna") from None
-    optuna.logging.set_verbosity(optuna.logging.ERROR)  # it names what fails again and again; we say it once
+    optuna.logging.set_verbosity(optuna.logging.ERROR)  # it logs every failure again; we report it once
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
     warnings.filterwarnings("ignore", message="Heartbeat of storage")  # `Studies.alive` gives it without Study.optimize
     return optuna

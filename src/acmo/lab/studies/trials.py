@@ -21,7 +21,7 @@ from acmo.lab.studies.storage import StorageOutage, Store, import_optuna, outlas
 
 T = TypeVar("T")
 DONE = ("COMPLETE", "PRUNED")
-# Successive halving: after 25 % and 50 % of the steps, the better half goes on to the next rung.
+# Successive halving: after 25 % and 50 % of the steps, the better half is promoted to the next rung.
 FIRST_RUNG, REDUCTION = 25, 2
 
 
@@ -34,7 +34,7 @@ class Spec:
       label: the contender.
       task: the task.
       phase: ``tune`` tries settings, ``final`` tries seeds of one setting.
-      run: the run's options but for what a point says.
+      run: the run's options, except for those of a point.
       folder: where its runs lie, relative to the output folder.
       score: what is reported to Optuna, of the validation data (tune) or of the test data (final).
       points: what is tried; empty if TPE chooses.
@@ -61,7 +61,7 @@ class Spec:
         return self.trials if self.sampler == "tpe" else len(self.points)
 
     def config(self, point: dict[str, Any]) -> RunConfig:
-        """The run of a point."""
+        """Return the run of a point."""
         values = {**self.run, "phase": self.run.get("phase", self.phase)}
         if self.phase == "final":
             return run_config(**{**values, "seed": point["seed"]})
@@ -145,14 +145,14 @@ class Studies:
                         study.enqueue_trial({o: _encode(v) for o, v in point.items()}, user_attrs={"point": point})
 
     def claim(self) -> Claim | None:
-        """The next trial; None if nothing waits (but `running` ones may come back to the queue)."""
+        """Return the next trial; None if nothing waits (but `running` ones may come back to the queue)."""
         return outlast_outages(self.store, self._claim, self.timeout, self.notify, settle=True)
 
     def _claim(self) -> Claim | None:
         with self.store.lock(), self.store.explained():
             for spec in self.specs:
                 study = self._studies[spec.name]
-                self._bury(spec)
+                self._requeue_dead(spec)
                 full = spec.sampler != "tpe" or self._drawn(spec) >= spec.trials
                 if full and not self._trials(spec, "WAITING"):
                     continue
@@ -255,11 +255,11 @@ class Studies:
         return [found[key] for key in self._keys[spec.name] if key in found]
 
     def _drawn(self, spec: Spec) -> int:
-        """How many trials the sampler has drawn, those that ended with an error among them."""
+        """Return how many trials the sampler has drawn, those that ended with an error among them."""
         return len(self._trials(spec, "RUNNING", *DONE)) + self._count_failed(spec)
 
     def _count_failed(self, spec: Spec) -> int:
-        """How many trials ended with an error and were not done since."""
+        """Return how many trials ended with an error and were not done since."""
         failed = [_key(t.user_attrs.get("point")) for t in self._trials(spec, "FAIL") if "error" in t.user_attrs]
         if spec.sampler == "tpe":
             return len(failed)
@@ -267,7 +267,7 @@ class Studies:
 
     @_outlasting
     def counts(self) -> dict[str, int]:
-        """How many trials there are in all, and how many are done, running, waiting, or ended with an error."""
+        """Return how many trials there are in all, and how many are done, running, waiting, or ended with an error."""
         total = {"all": 0, "done": 0, "running": 0, "waiting": 0, "failed": 0}
         with self.store.explained():
             for spec in self.specs:
@@ -313,7 +313,7 @@ class Studies:
             load_if_exists=True,
         )
 
-    def _bury(self, spec: Spec) -> None:
+    def _requeue_dead(self, spec: Spec) -> None:
         """End the trials whose workers died, and put them in the queue again. The lock is held."""
         study = self._studies[spec.name]
         self._optuna.storages.fail_stale_trials(study)
@@ -341,7 +341,7 @@ class Studies:
 
 
 def require_all(studies: Studies) -> None:
-    """A `LabError` if trials were given up, apart from those that ended with an error."""
+    """Raise a `LabError` if trials were given up, apart from those that ended with an error."""
     counts = studies.counts()
     lost = counts["all"] - counts["done"] - counts["failed"]
     if lost > 0:
@@ -352,7 +352,7 @@ def require_all(studies: Studies) -> None:
 
 
 def _encode(value: Any) -> Any:
-    """As Optuna keeps categories: a list as JSON."""
+    """Return a value as Optuna stores categories: a list as JSON."""
     return json.dumps(value) if isinstance(value, list | tuple) else value
 
 

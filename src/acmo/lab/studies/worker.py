@@ -1,4 +1,4 @@
-"""A worker: a process that claims trials, runs them, and tells the parent how it goes."""
+"""A worker: a process that claims trials, runs them, and reports to the parent."""
 
 import os
 import platform
@@ -59,7 +59,7 @@ class Stopped(BaseException):
 
 
 def work(pipe: Connection, store: Store, out: str, gpu: bool) -> None:
-    """A worker's life."""
+    """Run trials of one stage after the other until the parent asks for an end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what it means
     signal.signal(signal.SIGTERM, lambda *_: _terminated.set())  # the run under way saves a checkpoint first
     sys.argv = [redact_passwords(word, store.url) for word in sys.argv]  # it goes into the provenance of every run
@@ -152,7 +152,7 @@ def _trial(pipe: Connection, studies: Studies, claim: Claim, out: Path) -> None:
     except BaseException as error:
         failed = isinstance(error, Exception) and not isinstance(error, (LabError, EOFError, BrokenPipeError))
         what = redact(f"{type(error).__name__}: {error}", studies.store.url)
-        with suppress(LabError):  # if the database is away as well, the heartbeat will tell
+        with suppress(LabError):  # if the database is away as well, the missing heartbeat ends the trial
             # After a SIGTERM to this worker alone, another one resumes the run from its checkpoint.
             interrupted = not failed and _terminated.is_set()
             studies.give_back(spec.name, number, died=interrupted, error=what if failed else None)
@@ -169,7 +169,7 @@ def _trial(pipe: Connection, studies: Studies, claim: Claim, out: Path) -> None:
 
 
 def _should_end(pipe: Connection) -> bool:
-    """Return whether a SIGTERM came, the parent says so, or is gone."""
+    """Return whether a SIGTERM came, the parent asked for an end, or is gone."""
     if _terminated.is_set():
         return True
     try:
@@ -188,7 +188,7 @@ def _pass_on(pipe: Connection) -> None:
 
         log(message, category, *where, **more)
         if issubclass(category, DamagedCheckpoint | TrackerLost):
-            pipe.send(("told", str(message)))
+            pipe.send(("note", str(message)))
 
     warnings.showwarning = shown
 
@@ -199,7 +199,7 @@ def _send_error(pipe: Connection, sentence: str) -> None:
 
 
 class _Log:
-    """A stream into the log file, without passwords; a line is opened for and written at once, whoever else writes."""
+    """A stream into the log file, without passwords; several processes can write, each line at once."""
 
     def __init__(self, path: Path, url: str) -> None:
         self._path, self._url = path, url
@@ -210,7 +210,7 @@ class _Log:
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(redact(text, self._url))
         except OSError:
-            pass  # a full disk must not hide the error that is being told
+            pass  # a full disk must not hide the error that is being reported
         return len(text)
 
     def flush(self) -> None: ...

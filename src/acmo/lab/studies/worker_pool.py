@@ -23,7 +23,7 @@ _PATIENCE = 15.0  # seconds for workers to end after Ctrl-C: some steps are long
 
 
 class Pool:
-    """Workers that go through one stage after the other.
+    """The workers of a comparison, which run one stage after the other.
 
     Args:
       store: where the studies are kept.
@@ -50,7 +50,7 @@ class Pool:
         Args:
           studies: enqueued.
           report: called with ("running", worker, `Running`), ("finished", worker, `Finished`), ("failed", worker,
-            `Failed`), ("told", worker, a sentence), ("outage", worker, a sentence or None), ("waiting", worker, None),
+            `Failed`), ("note", worker, a sentence), ("outage", worker, a sentence or None), ("waiting", worker, None),
             ("idle", worker, None) or ("tick", 0, None), the last about ten times a second.
         """
         counts = studies.counts()
@@ -81,7 +81,7 @@ class Pool:
         for worker in self._workers.values():
             if studies is not None and worker.claimed is not None:
                 studies.timeout = 0
-                with suppress(StorageOutage):  # the heartbeat will tell
+                with suppress(StorageOutage):  # the missing heartbeat ends the trial
                     studies.give_back(*worker.claimed)
         self._workers.clear()
 
@@ -134,7 +134,7 @@ class Pool:
         return True
 
     def _replace(self, slot: int, studies: Studies) -> None:
-        """Bury a dead worker, put its trial in the queue again, and start another in its place."""
+        """Remove a dead worker, put its trial in the queue again, and start another in its place."""
         worker = self._workers.pop(slot)
         worker.process.join()
         worker.pipe.close()
@@ -162,5 +162,5 @@ class _Worker:
         self.send(("stage", list(specs)))
 
     def send(self, message: tuple[Any, ...]) -> None:
-        with suppress(OSError, ValueError):  # dead; `wait` will say so
+        with suppress(OSError, ValueError):  # it is dead, which `wait` notices
             self.pipe.send(message)

@@ -27,7 +27,7 @@ TASKS: Mapping[str, str] = MappingProxyType(
 
 
 def find_task(spec: str, data: Path | None = None, seed: int = 0) -> "Task":
-    """The task that ``spec`` names: ``name``, ``name:size``, ``name:size/net``, ``name/net`` or ``file.py:Class``.
+    """Return the task of a ``spec``: ``name``, ``name:size``, ``name:size/net``, ``name/net`` or ``file.py:Class``.
 
     Reads no data yet. ``data`` is the root of all tasks' data, ``$ACMO_DATA`` by default, or the task's own folder.
     A class in a file may be followed by its own ``:size/net``.

@@ -12,7 +12,7 @@ _WORD = 0xFFFFFFFF
 
 
 def draw(indices: Tensor, below: int, *key: int) -> Tensor:
-    """A number in [0, below) for every index, from the index and the key; of 32 bits, so below must be small.
+    """Return a number in [0, below) for every index, from the index and the key; of 32 bits, so below must be small.
 
     Example:
       >>> bool(draw(torch.arange(9), 100, 0, 1)[7] == draw(torch.tensor([7]), 100, 0, 1))
@@ -25,7 +25,7 @@ def draw(indices: Tensor, below: int, *key: int) -> Tensor:
 
 
 def _mixed(word: Tensor) -> Tensor:
-    """Wellons' lowbias32: every bit of the word depends on every other."""
+    """Return Wellons' lowbias32: every bit of the word depends on every other."""
     word = word ^ (word >> 16)
     word = (word * 0x7FEB352D) & _WORD
     word = word ^ (word >> 15)
@@ -34,7 +34,7 @@ def _mixed(word: Tensor) -> Tensor:
 
 
 def crop_and_flip(x: Tensor, indices: Tensor, seed: int, epoch: int, padding: int = 4) -> Tensor:
-    """Each image (N, C, H, W) shifted by up to ``padding`` pixels, zeros entering, and one in two flipped."""
+    """Return each image (N, C, H, W) shifted by up to ``padding`` pixels, zeros entering, and one in two flipped."""
     n, channels, height, width = x.shape
     span = 2 * padding + 1
     choice = draw(indices, 2 * span * span, seed, epoch)

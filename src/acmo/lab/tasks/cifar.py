@@ -31,19 +31,19 @@ class Cifar(Images):
 
     @abstractmethod
     def files(self, folder: Path, split: Literal["train", "test"]) -> list[Path]:
-        """The files of a split, in order."""
+        """Return the files of a split, in order."""
 
     def data_files(self) -> list[Path]:
-        """The binary files, those for training first."""
+        """Return the binary files, those for training first."""
         folder = self.where()
         return self.files(folder, "train") + self.files(folder, "test")
 
     def labels(self, split: Literal["train", "test"]) -> dict[Path, Tensor]:
-        """The labels of every file of a split; no image is looked at."""
+        """Return the labels of every file of a split; no image is looked at."""
         return {path: self._labels(path, self._read(path)) for path in self.files(self.where(), split)}
 
     def where(self) -> Path:
-        """The folder with the binary files; downloads them if none was given."""
+        """Return the folder with the binary files; downloads them if none was given."""
         if self.data is None:
             return unpacked(self.url, self.md5, rf"{self.data_folder}/[^/]+")
         for folder in (self.data, self.data / self.data_folder):
@@ -55,7 +55,7 @@ class Cifar(Images):
         raise LabError(f"{self.data} has no {self.data_folder} with the binary version of {self.name}{hint}")
 
     def examples(self, split: Literal["train", "test"]) -> tuple[Tensor, Tensor]:
-        """Images (N, 3, 32, 32) of bytes, and labels."""
+        """Return images (N, 3, 32, 32) of bytes, and labels."""
         read = {path: self._read(path) for path in self.files(self.where(), split)}
         labels = torch.cat([self._labels(path, records) for path, records in read.items()])
         images = torch.cat([records[:, self.label_bytes :] for records in read.values()]).reshape(-1, 3, 32, 32)
@@ -68,7 +68,7 @@ class Cifar(Images):
         return labels
 
     def _read(self, path: Path) -> Tensor:
-        """The records of a file (N, bytes); what is not used of them is not read."""
+        """Return the records of a file (N, bytes); what is not used of them is not read."""
         record = self.label_bytes + _PIXELS
         try:
             size = path.stat().st_size
@@ -90,7 +90,7 @@ class Cifar10(Cifar):
     label_bytes = 1
 
     def files(self, folder: Path, split: Literal["train", "test"]) -> list[Path]:
-        """Five batches to train on, one to test."""
+        """Return five files for training, one for the test."""
         names = ["test_batch"] if split == "test" else [f"data_batch_{number}" for number in range(1, 6)]
         return [folder / f"{name}.bin" for name in names]
 
@@ -108,5 +108,5 @@ class Cifar100(Cifar):
     label_bytes = 2
 
     def files(self, folder: Path, split: Literal["train", "test"]) -> list[Path]:
-        """One file each."""
+        """Return one file per split."""
         return [folder / f"{split}.bin"]

@@ -1,4 +1,4 @@
-"""Tasks with a class to tell for each example: all but the data and the net."""
+"""Classification: all of such a task but its data and its net."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -65,7 +65,7 @@ class Classification(Task):
 
     @cached_property
     def _split(self) -> tuple[Tensor, Tensor]:
-        """Indices to train on and indices to validate on, every class in proportion, by the seed."""
+        """Return indices for training and for validation, every class in proportion, drawn by the seed."""
         labels = self._train[1].cpu()
         shuffled = torch.randperm(len(labels), generator=self.generator(_VALID))
         by_class = shuffled[labels[shuffled].argsort(stable=True)]

@@ -16,7 +16,7 @@ _CACHED = 1 << 20  # bytes; what is smaller is hashed sooner than its cached has
 
 def describe_files(paths: Sequence[Path]) -> list[dict[str, Any]]:
     """Return name, size and SHA-256 of each file, in order; nothing of where it lies or when it was written."""
-    hashes = [hash_file(path) for path in paths]  # before their sizes: what is missing is said in a sentence
+    hashes = [hash_file(path) for path in paths]  # before their sizes: a missing file is a LabError
     sizes = [path.stat().st_size for path in paths]
     return [
         {"name": path.name, "bytes": size, "sha256": digest}

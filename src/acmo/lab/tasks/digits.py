@@ -23,11 +23,11 @@ class Digits(Classification):
     eval_batch = 1000
 
     def data_files(self) -> Sequence[Path]:
-        """The one file in scikit-learn's wheel."""
+        """Return the one file in scikit-learn's wheel."""
         return [Path(_datasets().__file__).parent / "data" / "digits.csv.gz"]
 
     def examples(self, split: Literal["train", "test"]) -> tuple[Tensor, Tensor]:
-        """The test data is every fifth image of each class, in the wheel's order: the same for every seed."""
+        """Return the test data is every fifth image of each class, in the wheel's order: the same for every seed."""
         digits = _datasets().load_digits()
         images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16
         labels = torch.tensor(digits.target, dtype=torch.int64)
@@ -37,7 +37,7 @@ class Digits(Classification):
         return images[chosen], labels[chosen]
 
     def model(self) -> nn.Module:
-        """Two convolutions and a linear layer."""
+        """Return two convolutions and a linear layer."""
         return DigitsCNN()
 
 

@@ -16,12 +16,12 @@ from acmo.lab.errors import LabError, missing_extra
 
 
 def cache() -> Path:
-    """Where downloads are kept: ``$ACMO_DATA``, or the user's cache folder."""
+    """Return where downloads are kept: ``$ACMO_DATA``, or the user's cache folder."""
     return Path(os.environ.get("ACMO_DATA") or _pooch().os_cache("acmo"))
 
 
 def fetch(url: str, checksum: str) -> Path:
-    """The file at a URL, downloaded if it is not there already; not what was expected: a `LabError`.
+    """Return the file at a URL, downloaded if it is not there already; not what was expected: a `LabError`.
 
     Args:
       url: where it is.
@@ -38,7 +38,7 @@ def fetch(url: str, checksum: str) -> Path:
             found = pooch.retrieve(url, f"{kind}:{digest}", fname=name, path=cache(), downloader=downloader)
     except LabError:
         raise
-    except ValueError as error:  # what pooch says of a checksum
+    except ValueError as error:  # pooch's, of a checksum
         raise LabError(f"what came from {url} is damaged or another file: its {kind} is not {digest}") from error
     except Exception as error:  # of requests, urllib3 and the system
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -47,7 +47,7 @@ def fetch(url: str, checksum: str) -> Path:
 
 
 def unpacked(url: str, checksum: str, members: str, name: str | None = None) -> Path:
-    """The folder with those files of a tar archive whose path matches ``members``, downloaded and unpacked once.
+    """Return the folder with those files of a tar archive whose path matches ``members``, downloaded and unpacked once.
 
     The files end up side by side under their own names: no path inside an archive is ever followed.
 

@@ -46,11 +46,11 @@ class FashionMNIST(Images):
         self.examples("test")
 
     def data_files(self) -> list[Path]:
-        """Images and labels, those for training first."""
+        """Return the files of images and labels, those for training first."""
         return [self._path(name) for name in self.files]
 
     def labels(self, split: Literal["train", "test"]) -> dict[Path, Tensor]:
-        """The labels of a split, which are one file."""
+        """Return the labels of a split, which are one file."""
         path = self._path(f"{_PREFIX[split]}-labels-idx1-ubyte")
         labels = read_idx(path, 1).long()
         if len(labels) == 0 or int(labels.max()) >= self.classes:
@@ -58,7 +58,7 @@ class FashionMNIST(Images):
         return {path: labels}
 
     def examples(self, split: Literal["train", "test"]) -> tuple[Tensor, Tensor]:
-        """Images (N, 1, 32, 32) of bytes, and labels."""
+        """Return images (N, 1, 32, 32) of bytes, and labels."""
         images = read_idx(self._path(f"{_PREFIX[split]}-images-idx3-ubyte"), 3)
         (labels,) = self.labels(split).values()
         if images.shape[1:] != (28, 28) or len(images) != len(labels):
@@ -77,7 +77,7 @@ class FashionMNIST(Images):
 
 
 def read_idx(path: Path, dimensions: int) -> Tensor:
-    """An idx file of bytes: 0, 0, 8, the number of dimensions; then each as 4 bytes, big end first; then the values."""
+    """Read an idx file of bytes: 0, 0, 8, the number of dimensions; each of them in 4 bytes, big-endian; the values."""
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (EOFError, OSError, zlib.error) as error:

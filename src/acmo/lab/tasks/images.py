@@ -57,7 +57,7 @@ class Images(Classification):
 
     @abstractmethod
     def labels(self, split: Literal["train", "test"]) -> Mapping[Path, Tensor]:
-        """The labels of every file of a split; no image is looked at."""
+        """Return the labels of every file of a split; no image is looked at."""
 
     def prepare(self) -> None:
         """Get the data, check that it is complete, and read what is for training."""
@@ -67,14 +67,14 @@ class Images(Classification):
         super().prepare()
 
     def facts(self) -> dict[str, Any]:
-        """How much training data there is, and of how much it is a part."""
+        """Return how much training data there is, and of how much it is a part."""
         return {**super().facts(), **({} if self.subset is None else {"subset": self.subset})}
 
     @cached_property
     def subset(self) -> str | None:
-        """What part of the official data this is; None if it is all, a `LabError` if files look cut or missing.
+        """Return what part of the official data this is; None if it is all, a `LabError` if files look cut or missing.
 
-        A part that someone chose has equally many images per file and per class, which a cut leaves to nobody; or a
+        A part that someone chose has equally many images per file and per class, which a cut file has not; or a
         file called ``SUBSET`` lies beside it.
         """
         parts = []
@@ -96,13 +96,13 @@ class Images(Classification):
         return f"a subset of the official data, {' and '.join(parts)}" if parts else None
 
     def model(self) -> nn.Module:
-        """The net, laid out with the channels last, which is what convolutions are fast with."""
+        """Return the net, laid out with the channels last, which is what convolutions are fast with."""
         assert self.net is not None
         net: nn.Module = NETS[self.net](self.classes, len(self.mean))
         return net.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
     def inputs(self, x: Tensor) -> Tensor:
-        """Bytes to floats of mean 0 and deviation 1."""
+        """Convert bytes to floats of mean 0 and deviation 1."""
         shape = (1, len(self.mean), 1, 1)
         scale = torch.tensor([1 / (255 * std) for std in self.std], device=x.device).view(shape)
         shift = torch.tensor([-m / s for m, s in zip(self.mean, self.std, strict=True)], device=x.device).view(shape)
@@ -110,11 +110,11 @@ class Images(Classification):
         return torch.addcmul(shift, x.float().contiguous(memory_format=torch.channels_last), scale)
 
     def augment(self, x: Tensor, indices: Tensor, epoch: int) -> Tensor:
-        """Random crop with padding 4, and flip."""
+        """Crop with padding 4 and flip, at random."""
         return crop_and_flip(x, indices, self.seed, epoch)
 
     def limited(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """As many training images as the size asks for: of every class the first ones."""
+        """Return as many training images as the size asks for: of every class the first ones."""
         images = self.preset.images
         if images is None or len(y) <= images:
             return x, y

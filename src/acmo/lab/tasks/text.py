@@ -105,7 +105,7 @@ class Text(Task):
                 )
 
     def facts(self) -> dict[str, Any]:
-        """How many bytes the text has, and how many tokens."""
+        """Return how many bytes the text has, and how many tokens."""
         text = self._text
         sizes = {name: len(part.tokens) for name, part in (("train", text.train), ("valid", text.valid))}
         own = {} if text.bytes == SHAKESPEARE_BYTES else {"subset": "a text of one's own"}
@@ -125,11 +125,11 @@ class Text(Task):
         return self._text.train.tokens.to(self.device)
 
     def model(self) -> nn.Module:
-        """The GPT of this size, for the vocabulary that the text has given."""
+        """Return the GPT of this size, for the vocabulary that the text has given."""
         return GPT(self.preset.shape, self._text.vocabulary)
 
     def batches(self, epoch: int) -> Sequence[Tensor]:
-        """Where the windows start, shuffled; a last batch that is smaller is left out."""
+        """Return where the windows start, shuffled; a last batch that is smaller is left out."""
         context, draw = self.preset.shape.context, self.generator(_ORDER, epoch)
         first = int(torch.randint(context, (1,), generator=draw))
         starts = torch.arange(first, len(self._stream) - context, context)
@@ -140,18 +140,18 @@ class Text(Task):
         return torch.split(order[:whole], self.recipe.batch_size)
 
     def collate(self, indices: Tensor, epoch: int) -> tuple[Tensor, Tensor]:
-        """Windows of the text, and the same moved by one token."""
+        """Return windows of the text, and the same moved by one token."""
         places = indices.to(self.device)[:, None] + torch.arange(self.preset.shape.context + 1, device=self.device)
         windows = self._stream[places].long()
         return windows[:, :-1], windows[:, 1:]
 
     def loss(self, model: nn.Module, batch: Any) -> tuple[Tensor, int]:
-        """Cross-entropy, summed over tokens."""
+        """Return the cross-entropy, summed over tokens."""
         inputs, targets = batch
         return cross_entropy(model(inputs).flatten(0, 1).float(), targets.flatten(), reduction="sum"), targets.numel()
 
     def evaluate(self, model: nn.Module, split: Split) -> dict[str, Any]:
-        """Nats per token and bits per byte of the whole split, each token predicted once, in windows side by side."""
+        """Return nats per token and bits per byte of the whole split, each token predicted once."""
         part = self._text.valid if split == "valid" else self._text.test
         tokens, context = part.tokens.to(self.device).long(), self.preset.shape.context
         inputs = torch.cat([tokens.new_tensor([self._text.start]), tokens[:-1]])
@@ -165,7 +165,7 @@ class Text(Task):
         return {"loss": float(total) / len(tokens), "bits_per_byte": float(total) / log(2) / part.bytes}
 
     def samples(self, model: nn.Module) -> list[dict[str, Any]]:
-        """The beginning of the validation text, and how the model continues it: the likeliest token each time."""
+        """Return the beginning of the validation text, and how the model continues it, by its likeliest tokens."""
         context = self.preset.shape.context
         prompt = self._text.valid.tokens[: context // 2].long()
         reference = self._text.valid.tokens[context // 2 :][: self.shown].long()

@@ -53,6 +53,6 @@ class DenseNet121(nn.Module):
         self.classifier = nn.Linear(width, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits of images (N, channels, 32, 32)."""
+        """Return the logits of images (N, channels, 32, 32)."""
         logits: Tensor = self.classifier(relu(self.features(x)).mean((2, 3)))
         return logits

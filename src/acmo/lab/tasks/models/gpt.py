@@ -28,7 +28,7 @@ class GPTShape:
 
 
 class GPT(nn.Module):
-    """Predicts each next token of a sequence.
+    """Predict each next token of a sequence.
 
     Args:
       shape: its shape.
@@ -57,7 +57,7 @@ class GPT(nn.Module):
 
     @torch.no_grad()
     def _initialise(self, layers: int) -> None:
-        """As GPT-2: N(0, 0.02), and less for what is added to the residual stream."""
+        """Draw weights as GPT-2 does: N(0, 0.02), and smaller where they add to the residual stream."""
         for name, p in self.named_parameters():
             if p.ndim == 2:
                 nn.init.normal_(p, std=0.02 / sqrt(2 * layers) if name.endswith("out.weight") else 0.02)

@@ -63,7 +63,7 @@ class ResNet(nn.Module):
       block: what it is built of.
       depths: blocks in each stage; every stage but the first halves the resolution.
       widths: of each stage.
-      classes: to tell apart.
+      classes: how many.
       channels: of an image.
       stem_stride: 2 halves the resolution at once, and quarters the work.
     """
@@ -96,13 +96,13 @@ class ResNet(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits of images (N, channels, 32, 32)."""
+        """Return the logits of images (N, channels, 32, 32)."""
         logits: Tensor = self.head(self.stages(self.stem(x)))
         return logits
 
 
 def resnet50(classes: int = 10, channels: int = 3) -> ResNet:
-    """ResNet50 with a stem for 32x32 (3x3, stride 1, no pooling): 23,520,842 parameters for 10 classes.
+    """Return ResNet50 with a stem for 32x32 (3x3, stride 1, no pooling): 23,520,842 parameters for 10 classes.
 
     Reference:
       He et al., 2016
@@ -111,7 +111,7 @@ def resnet50(classes: int = 10, channels: int = 3) -> ResNet:
 
 
 def resnet20(classes: int = 10, channels: int = 3) -> ResNet:
-    """ResNet-20 of the CIFAR experiments, with 1x1 convolutions on its two shortcuts: 272,474 parameters.
+    """Return ResNet-20 of the CIFAR experiments, with 1x1 convolutions on its two shortcuts: 272,474 parameters.
 
     Reference:
       He et al., 2016, section 4.2
@@ -120,7 +120,7 @@ def resnet20(classes: int = 10, channels: int = 3) -> ResNet:
 
 
 def resnet8(classes: int = 10, channels: int = 3) -> ResNet:
-    """One block a stage behind a stem of stride 2, 75 thousand parameters: an epoch of 9,000 images in seconds."""
+    """Return a net of one block per stage behind a stem of stride 2, with 75 thousand parameters, for quick runs."""
     return ResNet(Basic, (1, 1, 1), (16, 32, 64), classes, channels, stem_stride=2)
 
 

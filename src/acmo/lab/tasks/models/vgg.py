@@ -29,6 +29,6 @@ class VGG16(nn.Module):
         self.classifier = nn.Linear(512, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits of images (N, channels, 32, 32)."""
+        """Return the logits of images (N, channels, 32, 32)."""
         logits: Tensor = self.classifier(torch.flatten(self.features(x), 1))
         return logits

@@ -14,7 +14,7 @@ _MULTIPLE = 8  # of sentences in a batch, where it holds more: every rank gets a
 
 
 def bucketed(lengths: np.ndarray[Any, Any], tokens: int, generator: torch.Generator) -> list[Tensor]:
-    """All sentences once, in batches of at most ``tokens``, filled-up ones included; in random order.
+    """Return all sentences once, in batches of at most ``tokens``, filled-up ones included; in random order.
 
     Sentences of the same length are shuffled before they are cut into batches, so an epoch's batches are not those
     of the one before; where the cuts fall depends on the lengths alone, so every epoch has as many.
@@ -37,7 +37,7 @@ def bucketed(lengths: np.ndarray[Any, Any], tokens: int, generator: torch.Genera
 
 
 def gathered(side: Side, indices: Tensor) -> Tensor:
-    """These sentences of the store as (sentences, longest), filled up with PAD."""
+    """Return these sentences of the store as (sentences, longest), filled up with PAD."""
     which = indices.numpy()
     starts, ends = side.starts[which], side.starts[which + 1]
     places = starts[:, None] + np.arange(int((ends - starts).max()))
@@ -46,13 +46,13 @@ def gathered(side: Side, indices: Tensor) -> Tensor:
 
 
 def padded(lines: Sequence[Sequence[int]]) -> Tensor:
-    """These token lists as (sentences, longest), filled up with PAD."""
+    """Return these token lists as (sentences, longest), filled up with PAD."""
     longest = max(len(line) for line in lines)
     return torch.tensor([[*line, *[PAD] * (longest - len(line))] for line in lines])
 
 
 def batch(source: Tensor, target: Tensor) -> dict[str, Tensor]:
-    """What the model learns from: the decoder sees the target one place later, its labels are the real tokens."""
+    """Return the inputs of the model: the decoder sees the target one place later, its labels are the real tokens."""
     flat = target.flatten()
     places = flat.nonzero().flatten()  # PAD is 0
     return {

@@ -11,7 +11,7 @@ LONGEST = 64  # bytes of a token
 
 
 def train(lines: Iterable[str], vocabulary: int) -> str:
-    """A tokenizer of at most ``vocabulary`` tokens, as JSON; fewer if the text has no more to merge.
+    """Return a tokenizer of at most ``vocabulary`` tokens, as JSON; fewer if the text has no more to merge.
 
     The same lines give the same tokenizer.
     """
@@ -50,12 +50,12 @@ class BPE:
         return int(self._tokenizer.get_vocab_size())
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
-        """The tokens of each line, with the end mark."""
+        """Return the tokens of each line, with the end mark."""
         encoded = self._tokenizer.encode_batch_fast(list(lines), add_special_tokens=False)
         return [[*line.ids, EOS] for line in encoded]
 
     def decode(self, tokens: Sequence[Sequence[int]]) -> list[str]:
-        """Lines from tokens; marks are left out."""
+        """Return lines from tokens; marks are left out."""
         plain = [[t for t in line if t not in (PAD, EOS)] for line in tokens]
         return [str(text).strip() for text in self._tokenizer.decode_batch(plain, skip_special_tokens=False)]
 

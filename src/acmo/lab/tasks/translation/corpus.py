@@ -29,7 +29,7 @@ class Text:
     target: Path
 
     def pairs(self) -> Iterator[Pair]:
-        """The pairs in order; one file with more lines than the other is an error."""
+        """Return the pairs in order; one file with more lines than the other is an error."""
         count = 0
         for source, target in zip_longest(_lines(self.source), _lines(self.target)):
             if source is None or target is None:
@@ -45,7 +45,7 @@ class Text:
 
 
 def find(folder: Path, names: Sequence[str], languages: tuple[str, str]) -> list[Text]:
-    """Those texts in a folder that go by these names: ``name.en`` and ``name.de``, or with ``.gz``.
+    """Return those texts in a folder that go by these names: ``name.en`` and ``name.de``, or with ``.gz``.
 
     Args:
       folder: to look into.
@@ -65,13 +65,13 @@ def find(folder: Path, names: Sequence[str], languages: tuple[str, str]) -> list
 
 
 def held_out(text: Text) -> list[tuple[str, str]]:
-    """The pairs of a text that others are measured by: nothing of it is skipped, so nothing may be wrong with it."""
+    """Return the pairs of a text for evaluation: nothing of it is skipped, so a bad line is an error."""
     pairs = []
     for number, (source, target) in enumerate(text.pairs(), start=1):
         for line, path in ((source, text.source), (target, text.target)):
             if not line:
                 what = "is not valid UTF-8" if line is None else "is empty"
-                raise LabError(f"line {number} of {path} {what}; in data to measure by, no line is skipped: mend it")
+                raise LabError(f"line {number} of {path} {what}; no line of validation or test data is skipped: fix it")
         assert source is not None
         assert target is not None
         pairs.append((source, target))
@@ -88,7 +88,7 @@ def _files(folder: Path, name: str, languages: tuple[str, str]) -> Text | None:
 
 
 def _what_is_missing(folder: Path, names: Sequence[str], languages: tuple[str, str]) -> str:
-    """Of the files that go by the first name; or of those that are one text, where a part of them is there."""
+    """Return the files of the first name; or those of one text, if a part of them is there."""
     missing = [[part for part in name.split("+") if _files(folder, part, languages) is None] for name in names]
     begun = [parts for name, parts in zip(names, missing, strict=True) if len(parts) <= name.count("+")]
     wanted = (begun or missing)[0][0]
@@ -100,7 +100,7 @@ def _what_is_missing(folder: Path, names: Sequence[str], languages: tuple[str, s
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    """The lines of a file, ended by newlines alone: Unicode's other line ends are part of a sentence."""
+    """Return the lines of a file, ended by newlines alone: Unicode's other line ends are part of a sentence."""
     try:
         with _opened(path) as file:
             while line := file.readline(LONGEST_LINE):

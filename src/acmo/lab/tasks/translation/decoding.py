@@ -18,7 +18,7 @@ Advance = Callable[[Tensor, Tensor | None], Tensor]
 
 
 def translate(model: Any, source: Tensor, *, beams: int, extra: int, alpha: float = 0.6) -> list[list[int]]:
-    """The tokens that the model translates these sentences with, without end marks.
+    """Return the tokens that the model translates these sentences with, without end marks.
 
     Args:
       model: in eval mode.
@@ -37,7 +37,7 @@ def translate(model: Any, source: Tensor, *, beams: int, extra: int, alpha: floa
 
 
 def greedy(advance: Advance, limits: Tensor) -> list[list[int]]:
-    """The likeliest token, again and again.
+    """Return the likeliest token, again and again.
 
     Args:
       advance: log-probabilities (rows, vocabulary) after one more token in each row.
@@ -57,12 +57,12 @@ def greedy(advance: Advance, limits: Tensor) -> list[list[int]]:
 
 
 def gnmt(length: int, alpha: float) -> float:
-    """What the sum of log-probabilities is divided by (Wu et al., 2016, equation 14)."""
+    """Return what the sum of log-probabilities is divided by (Wu et al., 2016, equation 14)."""
     return float(((5 + length) / 6) ** alpha)
 
 
 def beam_search(advance: Advance, limits: Tensor, beams: int, alpha: float) -> list[list[int]]:
-    """The best finished hypotheses by log-probability over length penalty.
+    """Return the best finished hypotheses by log-probability over length penalty.
 
     A sentence is done when no hypothesis that is still open can beat its best finished one, even were all its further
     tokens certain and its length the most that is allowed; so nothing is lost by ending there.
@@ -107,14 +107,14 @@ def beam_search(advance: Advance, limits: Tensor, beams: int, alpha: float) -> l
 
 
 def _stepper(model: Any, encoded: Tensor, mask: Tensor) -> Advance:
-    """One step of the decoder, with all before it cached."""
+    """Return one step of the decoder, with all before it cached."""
     from transformers.cache_utils import DynamicCache, EncoderDecoderCache  # it is there: the model is one of its
 
     cache = EncoderDecoderCache(DynamicCache(config=model.config), DynamicCache(config=model.config))
 
     def advance(last: Tensor, moved: Tensor | None) -> Tensor:
         if moved is not None:
-            # All beams of a sentence attend to the same source: only what they said themselves moves.
+            # All beams of a sentence attend to the same source: only their own tokens move.
             cache.self_attention_cache.reorder_cache(moved)  # type: ignore[arg-type]
         states = model.model(
             encoder_outputs=(encoded,),

@@ -45,7 +45,7 @@ class HeldOut:
         self.source, self.target = ([_cut(line, longest) for line in side] for side in whole)
 
     def losses(self, model: Any, tokens: int, device: torch.device) -> dict[str, float]:
-        """Cross-entropy, not smoothed, in nats: of a token, and of a sentence, as the paper's figure has it."""
+        """Return the cross-entropy, not smoothed, in nats, per token and per sentence as in the paper's figure."""
         total, count = torch.zeros((), dtype=torch.float64), 0
         for numbers in self._groups(range(len(self.source)), tokens):
             made = batch(*(padded([side[i] for i in numbers]) for side in (self.source, self.target)))
@@ -57,7 +57,7 @@ class HeldOut:
     def translations(
         self, model: Any, look: Look, numbers: Sequence[int], tokens: int, device: torch.device
     ) -> list[str]:
-        """The model's translations of these sentences, as text."""
+        """Return the model's translations of these sentences, as text."""
         found: dict[int, list[int]] = {}
         # A sentence's beams are rows of the batch: as many fewer sentences.
         for group in _shown(list(self._groups(numbers, max(1, tokens // look.beams)))):
@@ -66,14 +66,14 @@ class HeldOut:
         return self.bpe.decode([found[i] for i in numbers])
 
     def bleu(self, model: Any, look: Look, tokens: int, device: torch.device) -> dict[str, Any]:
-        """BLEU (0 to 100) by sacrebleu, with the signature that says how it counts."""
+        """Return BLEU (0 to 100) by sacrebleu, with its signature."""
         numbers = range(len(self.pairs))[: look.sentences]
         score = bleu(self.translations(model, look, numbers, tokens, device), [self.pairs[i][1] for i in numbers])
         how = "greedy" if look.beams == 1 else f"beam {look.beams}"
         return {**score, "decoding": how, "translated": len(numbers)}
 
     def _groups(self, numbers: Sequence[int], tokens: int) -> Iterator[list[int]]:
-        """Like lengths together, the longest first: a lack of memory shows at once."""
+        """Return groups of similar length, the longest first: a lack of memory shows at once."""
         lengths = {i: max(len(self.source[i]), len(self.target[i])) for i in numbers}
         ordered = sorted(numbers, key=lambda i: -lengths[i])
         at = 0
@@ -84,7 +84,7 @@ class HeldOut:
 
 
 def bleu(outputs: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
-    """Of a corpus, on plain text: sacrebleu's own tokenization (13a), so that others can compare."""
+    """Return the BLEU of a corpus of plain text, with sacrebleu's own tokenization (13a), to be comparable."""
     try:
         from sacrebleu.metrics.bleu import BLEU
     except ImportError:
@@ -99,7 +99,7 @@ def _cut(line: list[int], longest: int) -> list[int]:
 
 
 def _shown(groups: list[list[int]]) -> Iterator[list[int]]:
-    """The groups, with a bar where someone looks: a beam search over thousands of sentences takes minutes."""
+    """Return the groups, with a bar where someone looks: a beam search over thousands of sentences takes minutes."""
     from rich import get_console
     from rich.progress import track
 

@@ -34,7 +34,7 @@ class Net:
 
 
 def build(net: Net, vocabulary: int) -> nn.Module:
-    """A fresh `MarianMTModel`: post-LN, ReLU, sinusoidal positions, one matrix for both embeddings and the output.
+    """Return a new `MarianMTModel`: post-LN, ReLU, sinusoidal positions, one matrix for embeddings and output.
 
     The tables of positions are parameters that need no gradient: the lab's optimizers get only those that do.
 
@@ -71,7 +71,7 @@ def build(net: Net, vocabulary: int) -> nn.Module:
 
 @torch.no_grad()
 def initialise(model: nn.Module) -> None:
-    """Xavier-uniform matrices, biases 0, embeddings N(0, 1/width): Marian's own N(0, 0.02) is too small for post-LN."""
+    """Draw Xavier-uniform matrices, biases 0, embeddings N(0, 1/width); N(0, 0.02) is too small for post-LN."""
     for name, p in model.named_parameters():
         if not p.requires_grad or "layer_norm" in name:
             continue
@@ -85,7 +85,7 @@ def initialise(model: nn.Module) -> None:
 
 
 def token_losses(model: Any, batch: dict[str, Tensor], smoothing: float) -> Tensor:
-    """The cross-entropy of every target token of a batch, as (tokens,), sentence after sentence.
+    """Return the cross-entropy of every target token of a batch, as (tokens,), sentence after sentence.
 
     Smoothing spreads its share over the whole vocabulary (Szegedy et al., 2016). Logits are made for real tokens alone:
     what only fills up a batch costs no row of the largest matrix product.

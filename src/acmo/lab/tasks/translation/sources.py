@@ -19,7 +19,7 @@ class Archive(NamedTuple):
 
 
 class Files(NamedTuple):
-    """A text on the web as one gzipped file a language."""
+    """A text on the web as one gzipped file per language."""
 
     url: str  # without language and ending
     checksums: Mapping[str, str]
@@ -91,7 +91,7 @@ WMT14 = {
 
 
 def downloaded(wanted: Sequence[Archive | Files], languages: tuple[str, str]) -> list[Text]:
-    """These texts, downloaded if they are not there yet."""
+    """Return these texts, downloaded if they are not there yet."""
     texts: list[Text] = []
     for one in wanted:
         if isinstance(one, Files):

@@ -67,7 +67,7 @@ class Side:
             raise ValueError(f"{name} has {len(self.tokens)} tokens, not {self.starts[-1]}")
 
     def lengths(self) -> np.ndarray[Any, Any]:
-        """Of each sentence, its end mark included."""
+        """Return the length of each sentence, its end mark included."""
         lengths: np.ndarray[Any, Any] = np.diff(self.starts).astype(np.uint16)
         return lengths
 
@@ -99,7 +99,7 @@ class Store:
 def prepared(
     texts: Sequence[Text], vocabulary: int, filters: Filters, cache: Path, limit: int | None = None
 ) -> tuple[Store, bool]:
-    """The tokens of these texts, from the cache or made now; and whether they were made now.
+    """Return the tokens of these texts, from the cache or made now; and whether they were made now.
 
     Args:
       texts: to learn from, one after another.
@@ -109,7 +109,7 @@ def prepared(
       limit: take no more pairs than that, evenly spaced.
     """
     if vocabulary > 2**16:
-        raise LabError(f"a vocabulary of {vocabulary} is more than 65,536, what two bytes tell apart")
+        raise LabError(f"a vocabulary of {vocabulary} is more than 65,536, the most that two bytes can number")
     key = _key(texts, vocabulary, filters, limit)
     folder = cache / key
     if folder.is_dir():
@@ -135,7 +135,7 @@ def _named(texts: Sequence[Text]) -> str:
 
 
 def _put(part: Path, folder: Path) -> None:
-    """Give what was made its name, once it is on the disk: whoever finds the name finds all of it."""
+    """Rename what was made once it is on the disk, so that the name is there only if all of it is."""
     for path in part.iterdir():
         with path.open("r+b") as file:
             os.fsync(file.fileno())
@@ -169,7 +169,7 @@ def _make(texts: Sequence[Text], vocabulary: int, filters: Filters, limit: int |
 
 
 def _chosen(texts: Sequence[Text], total: int, limit: int | None) -> Iterator[tuple[str | None, str | None]]:
-    """All pairs, or as many as the limit allows, evenly spaced."""
+    """Return all pairs, or as many as the limit allows, evenly spaced."""
     pairs = (pair for text in texts for pair in text.pairs())
     if limit is None or limit >= total:
         yield from pairs

@@ -42,7 +42,7 @@ class Size:
     valid: Look = QUICK
 
 
-# The paper's: 4 GPUs with 4,096 tokens each, fixed step size, clipping; at which norm, it does not say.
+# The paper's: 4 GPUs with 4,096 tokens each, fixed step size, clipping; the norm is not stated.
 _PAPER = Recipe(steps=300_000, batch_size=4 * 4096, max_grad_norm=1.0, evaluate_every=5_000)
 
 
@@ -68,19 +68,19 @@ class Translation(Task):
         self.recipe = self.preset.recipe
 
     def texts(self, split: str) -> list[corpus.Text]:
-        """The files of a split: in the folder given, or downloaded."""
+        """Return the files of a split: in the folder given, or downloaded."""
         if self.data is not None:
             return corpus.find(self.data, self.names[split], self.languages)
         return sources.downloaded(self.archives[split], self.languages)
 
     def data_files(self) -> list[Path]:
-        """The two files of every text."""
+        """Return the two files of every text."""
         texts = [text for split in ("train", "valid", "test") for text in self.texts(split)]
         return [path for text in texts for path in (text.source, text.target)]
 
     @cached_property
     def subset(self) -> str | None:
-        """How the files differ from the official ones in their numbers of pairs; None if they do not."""
+        """Return how the files differ from the official ones in their numbers of pairs; None if they do not."""
         parts = []
         for text in (text for split in ("train", "valid", "test") for text in self.texts(split)):
             name = text.source.name.removesuffix(".gz").rpartition(".")[0]
@@ -101,7 +101,7 @@ class Translation(Task):
                 print(f"{self.name}: {self.subset}", file=sys.stderr)
 
     def facts(self) -> dict[str, Any]:
-        """What the training data is, how many pairs were left out of it, and why; kept with the run."""
+        """Return what the training data is, how many pairs were left out of it, and why; kept with the run."""
         store = self._store
         counts = {"pairs": asdict(store.counts), "vocabulary": len(store.bpe), "valid_cut": self._valid.cut}
         return {"hash": store.hash, **counts, **({} if self.subset is None else {"subset": self.subset})}
@@ -127,31 +127,31 @@ class Translation(Task):
         return HeldOut(pairs, self._store.bpe, self.preset.net.positions)
 
     def model(self) -> nn.Module:
-        """The Transformer of this size, for the vocabulary that the text has given."""
+        """Return the Transformer of this size, for the vocabulary that the text has given."""
         return build(self.preset.net, len(self._store.bpe))
 
     def batches(self, epoch: int) -> Sequence[Tensor]:
-        """All pairs once, in batches of like length and so many tokens."""
+        """Return all pairs once, in batches of like length and so many tokens."""
         return batches.bucketed(self._lengths, self.recipe.batch_size, self.generator(_ORDER, epoch))
 
     def collate(self, indices: Tensor, epoch: int) -> dict[str, Tensor]:
-        """The pairs as padded tensors."""
+        """Return the pairs as padded tensors."""
         store = self._store
         return batches.batch(batches.gathered(store.source, indices), batches.gathered(store.target, indices))
 
     def loss(self, model: nn.Module, batch: Any) -> tuple[Tensor, int]:
-        """Label-smoothed cross-entropy, summed over target tokens, and how many there are."""
+        """Return the label-smoothed cross-entropy, summed over target tokens, and how many there are."""
         return token_losses(model, batch, self.smoothing).sum(), len(batch["labels"])
 
     def evaluate(self, model: nn.Module, split: Split) -> dict[str, Any]:
-        """Loss a token and a sentence, without smoothing, and BLEU."""
+        """Return the loss per token and per sentence, without smoothing, and BLEU."""
         data = self._valid if split == "valid" else self._held_out(split)
         look = self.preset.valid if split == "valid" else Look(beams=4, extra=self.preset.valid.extra)
         tokens = self._eval_tokens()
         return data.losses(model, tokens, self.device) | data.bleu(model, look, tokens, self.device)
 
     def samples(self, model: nn.Module) -> list[dict[str, Any]]:
-        """A few sentences of the validation data, their references, and what the model makes of them, greedily."""
+        """Return a few sentences of the validation data, their references, and the model's greedy translations."""
         numbers = list(range(0, len(self._valid.pairs), max(1, len(self._valid.pairs) // self.shown)))[: self.shown]
         look = Look(beams=1, extra=self.preset.valid.extra)
         outputs = self._valid.translations(model, look, numbers, self._eval_tokens(), self.device)
