@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -39,7 +40,7 @@ class WandbTracker:
             project=os.environ.get("WANDB_PROJECT", PROJECT),
             id=f"{config.run_id()}-{place}",
             name=_title(folder, config),
-            group=redact(config.task),
+            group=redact(config.task)[-128:],
             job_type=config.phase,
             config=dict(about),
             dir=str(folder),
@@ -76,7 +77,8 @@ class MlflowTracker:
             return
         tags = {"acmo.folder": place, "acmo.run": config.run_id(), "acmo.phase": config.phase}
         self._id = self._client.create_run(experiment, tags=tags, run_name=_title(folder, config)).info.run_id
-        params = {key: str(value)[:500] for key, value in flatten(about).items() if value is not None}
+        known = {key: value for key, value in flatten(about).items() if value is not None}
+        params = {re.sub(r"[^\w\-. :/]", "_", key)[-250:]: str(value)[:500] for key, value in known.items()}
         entity = _import("mlflow.entities").Param
         for start in range(0, len(params), 100):  # the most that a server takes at once
             batch = [entity(key, value) for key, value in [*params.items()][start : start + 100]]
@@ -204,4 +206,4 @@ def _import(module: str, package: str | None = None) -> Any:
 
 
 def _title(folder: Path, config: RunConfig) -> str:
-    return redact(f"{folder.parent.name} {describe(config.settings)} seed {config.seed}")
+    return redact(f"{folder.parent.name} {describe(config.settings)} seed {config.seed}")[-128:]
