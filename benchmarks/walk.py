@@ -4,7 +4,7 @@
     python benchmarks/walk.py --lab [FOLDER]    acmo compare digits, of which every run is done, and acmo report
 
 Every Python frame counts that runs code of the package, comprehensions included. torch's fused SGD is counted in the
-same way, over `torch.optim`. Of a comparison, the frames of the page's template (Jinja) do not count. The comparison is
+same way, over `torch.optim`. Frames of the page's template, which Jinja compiles, count too. The comparison is
 `acmo compare digits`, run first if FOLDER does not hold it (minutes).
 """
 
@@ -50,7 +50,7 @@ class Trace:
 
     def _note(self, frame: Any, event: str, _: Any) -> None:
         file = frame.f_code.co_filename
-        if event == "call" and file.startswith(self.folder) and file.endswith(".py"):  # not what Jinja makes of a page
+        if event == "call" and file.startswith(self.folder):
             self.calls.append((file.removeprefix(self.folder + "/"), frame.f_code.co_qualname))
 
     def __str__(self) -> str:

@@ -150,7 +150,11 @@ class TrackerLost(UserWarning):
     """A tracker failed while a run was under way."""
 
 
-TRACKERS = {"wandb": WandbTracker, "mlflow": MlflowTracker, "tensorboard": TensorboardTracker}
+TRACKERS: dict[str, Callable[..., Tracker]] = {
+    "wandb": WandbTracker,
+    "mlflow": MlflowTracker,
+    "tensorboard": TensorboardTracker,
+}
 
 
 def open_trackers(folder: Path, config: RunConfig, about: Mapping[str, Any], step: int) -> list[Tracker]:
