@@ -4,6 +4,7 @@ import json
 import sqlite3
 import struct
 import sys
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -99,17 +100,23 @@ def test_wandb_gets_metrics_and_settings_offline(tmp_path, monkeypatch):
 
 def read_wandb(path) -> tuple[list[dict], dict, dict]:
     """Return history, config and summary of a file of wandb."""
-    from wandb.proto.wandb_internal_pb2 import Record
-
+    deadline = time.monotonic() + 60
+    while (records := parse_records(path)) and not records[-1].HasField("exit"):  # a process of wandb's writes the file
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
     history, settings, summary = [], {}, {}
-    for content in read_log(path.read_bytes()):
-        record = Record()
-        record.ParseFromString(content)
+    for record in records:
         values = {_key(item): json.loads(item.value_json) for item in record.history.item}
         history += [values] if values else []
         settings |= {_key(i): json.loads(i.value_json) for i in (*record.run.config.update, *record.config.update)}
         summary |= {_key(item): json.loads(item.value_json) for item in record.summary.update}
     return history, settings, summary
+
+
+def parse_records(path) -> list:
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    return [Record.FromString(content) for content in read_log(path.read_bytes())]
 
 
 def _key(item) -> str:

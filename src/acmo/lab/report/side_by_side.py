@@ -36,7 +36,8 @@ def write_side_by_side(sources: Sequence[Comparison | Path | str]) -> Path:
         if first.name != second.name
         else [f"{f.parent.name}/{f.name}" for f in (first, second)]
     )
-    path = Path(relpath(first.parent / f"{slug('-'.join(names))}.html"))
+    path, here = first.parent / f"{slug('-'.join(names))}.html", Path.cwd()
+    path = path.relative_to(here) if path.is_relative_to(here) else path
     atomic.write(path, render_side_by_side(evidences, names, path.parent).encode())
     return path
 

@@ -23,14 +23,14 @@ def hits(contestants: Sequence[Contestant], task: Mapping[str, Any]) -> list[Row
                 if isinstance(score, int | float) and isfinite(score) and sign * score >= sign * target:
                     found.append((line["step"], finite_or_none(line["seconds"]) or 0.0))
                     break
-        target = c.row["to_target"]
+        medians = c.row["to_target"]
         if runs:
             series.append(
                 {
                     "label": c.label,
                     "step": [step for step, _ in found],
                     "seconds": [float(f"{t:.5g}") for _, t in found],
-                    "median": {"step": target["steps"], "seconds": target["seconds"]},
+                    "median": {"step": medians["steps"], "seconds": medians["seconds"]},
                     "n": len(runs),
                 }
             )
