@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import warnings
+from types import FrameType
 from typing import Any, NoReturn
 
 from acmo.lab.errors import LabError, missing_extra
@@ -70,5 +71,5 @@ def _clean(text: str) -> str:
     return " ".join(text.split())
 
 
-def _interrupt(signum: int, frame: Any) -> NoReturn:
+def _interrupt(signum: int, frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt

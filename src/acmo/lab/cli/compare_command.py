@@ -3,12 +3,19 @@
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from acmo.lab.cli import shared_options as o
 from acmo.lab.errors import LabError
+
+if TYPE_CHECKING:  # what a command needs is imported when it runs
+    from rich.console import Console
+
+    from acmo.lab.config.plan import Plan
+    from acmo.lab.results import Comparison
+    from acmo.lab.studies.storage import Store
 
 OPTIMIZERS_HELP = "Comma-separated: names, module:Class or file.py:Class. \\[default: the paper's seven]"
 TRY_HELP = "Values to try: adam.lr=0.1,0.01 or all.lr=…, repeatable; adam.betas=[0.9,0.99],[0.9,0.999]."
@@ -205,7 +212,7 @@ def tune(
 
 
 def _execute(
-    plan: Any, folder: Path, store: Any, workers: int | None, *, quiet: bool, dry_run: bool, final: bool = True
+    plan: "Plan", folder: Path, store: "Store", workers: int | None, *, quiet: bool, dry_run: bool, final: bool = True
 ) -> None:
     from rich.console import Console
 
@@ -242,10 +249,11 @@ def _execute(
         )
 
 
-def show(console: Any, found: Any, *, final: bool) -> None:
+def show(console: "Console", found: "Comparison", *, final: bool) -> None:
     """Print the verdict, or the settings in order of preference if there is none yet."""
     from acmo.lab.cli.verdict_table import settings, verdict
 
+    assert found.summary is not None
     for task in found.summary["tasks"]:
         if final:
             console.print(verdict(task, console.width))

@@ -1,11 +1,16 @@
 """``acmo report``."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from acmo.lab.errors import LabError
+
+if TYPE_CHECKING:  # what a command needs is imported when it runs
+    from rich.console import Console
+
+    from acmo.lab.results import Comparison
 
 
 def report(
@@ -54,7 +59,7 @@ def report(
             print(path)
 
 
-def sum_up(folder: Path) -> Any:
+def sum_up(folder: Path) -> "Comparison":
     """Write and show the summary of one folder, and return what it holds."""
     from rich.console import Console
 
@@ -77,7 +82,7 @@ def sum_up(folder: Path) -> Any:
     return found
 
 
-def page(found: Any, console: Any) -> None:
+def page(found: "Comparison", console: "Console") -> None:
     """Write the HTML report."""
     from acmo.lab.report import write
 

@@ -3,13 +3,20 @@
 import os
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from acmo.lab.cli import shared_options as o
 from acmo.lab.errors import LabError, own_traceback
+
+if TYPE_CHECKING:  # what a command needs is imported when it runs
+    from rich.console import Console
+
+    from acmo.lab.results.run_record import RunRecord
+    from acmo.lab.runs.training import Progress
 
 
 @o.with_run_options
@@ -98,10 +105,10 @@ def train(
         print(shown, file=sys.stderr)
         raise LabError(f"{config.optimizer} on {task} failed: {type(error).__name__}: {error}; run: {folder}") from None
     if first:
-        _say(result, folder)
+        _print_result(result, folder)
 
 
-def _say(result: Any, folder: Path) -> None:
+def _print_result(result: "RunRecord", folder: Path) -> None:
     from acmo.lab.studies.progress import clock
 
     if result.status == "diverged":
@@ -113,10 +120,10 @@ def _say(result: Any, folder: Path) -> None:
         )
         if shown:
             print(f"{split}: {shown}")
-    print(f"{result.steps} steps in {clock(result.seconds)}; results: {folder}")
+    print(f"{result.steps} steps in {clock(result.seconds or 0.0)}; results: {folder}")
 
 
-def _console(quiet: bool) -> Any:
+def _console(quiet: bool) -> "Console":
     from rich import get_console
 
     console = get_console()
@@ -127,8 +134,9 @@ def _console(quiet: bool) -> Any:
 class _Shown:
     """Epoch, loss and time left of a run under way."""
 
-    def __init__(self, console: Any) -> None:
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    def __init__(self, console: "Console") -> None:
+        from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bar
 
         columns = (
             TextColumn("{task.description}"),
@@ -136,13 +144,13 @@ class _Shown:
             TextColumn("{task.fields[steps]}"),
             TimeRemainingColumn(),
         )
-        self._bar = Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
+        self._bar = Bar(*columns, console=console, disable=not console.is_terminal, transient=True)
 
-    def __enter__(self) -> Any:
+    def __enter__(self) -> "Callable[[Progress], None]":
         self._bar.start()
         task = self._bar.add_task("loading", total=None, steps="")
 
-        def progress(p: Any) -> None:
+        def progress(p: "Progress") -> None:
             loss = f" loss {p.loss:.4g}" if p.step else ""
             steps = f"{p.step}/{p.steps} steps"
             self._bar.update(

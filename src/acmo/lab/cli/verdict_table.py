@@ -15,11 +15,12 @@ from acmo.lab.results.summary import explain_no_setting, select
 from acmo.lab.studies.progress import clock
 
 WIDE, NARROW = 100, 80  # columns of a terminal
+Row = Mapping[str, Any]  # of the summary
 _AS_PERCENT = {"accuracy"}
 _SHORT = {"sgd-momentum": "SGD-m.", "adam": "Adam"}
 
 
-def verdict(task: Mapping[str, Any], width: int = 200) -> Table:
+def verdict(task: Row, width: int = 200) -> Table:
     """Return a task's rows, best first; in a terminal narrower than `WIDE` without what takes most room."""
     metric, percent = task["metric"], task["metric"] in _AS_PERCENT
     n = len(task["seeds"])
@@ -56,7 +57,7 @@ def verdict(task: Mapping[str, Any], width: int = 200) -> Table:
     return table
 
 
-def settings(task: Mapping[str, Any], runs: Iterable[RunRecord]) -> Table:
+def settings(task: Row, runs: Iterable[RunRecord]) -> Table:
     """Return the settings that were tried on a task, best first."""
     metric = task["metric"]
     table = Table(title=escape(f"{task['task']}: settings by validation {metric}"), caption_justify="left")
@@ -70,7 +71,7 @@ def settings(task: Mapping[str, Any], runs: Iterable[RunRecord]) -> Table:
     return table
 
 
-def _caption(task: Mapping[str, Any], percent: bool, wide: bool) -> str:
+def _caption(task: Row, percent: bool, wide: bool) -> str:
     parts = []
     target = task["target"]
     if target["score"] is not None:
@@ -110,7 +111,7 @@ def _caption(task: Mapping[str, Any], percent: bool, wide: bool) -> str:
     return "\n".join(parts)
 
 
-def _setting(row: Mapping[str, Any]) -> str:
+def _setting(row: Row) -> str:
     if row["settings"] is None:
         return explain_no_setting(row)
     marks = [edge.partition("=")[0] for edge in row["edges"]]
@@ -119,7 +120,7 @@ def _setting(row: Mapping[str, Any]) -> str:
     return text + "".join(f" ({n} seed{'s' * (n > 1)} {how})" for how, n in lost.items() if n)
 
 
-def _interval(test: Mapping[str, Any], percent: bool) -> str:
+def _interval(test: Row, percent: bool) -> str:
     if test["mean"] is None:
         return "–"
     scale, form = (100, ".2f") if percent else (1, ".4g")
@@ -129,7 +130,7 @@ def _interval(test: Mapping[str, Any], percent: bool) -> str:
     return f"{text} [{scale * test['low']:{form}}, {scale * test['high']:{form}}]"
 
 
-def _difference(difference: Mapping[str, Any] | None, percent: bool) -> str:
+def _difference(difference: Row | None, percent: bool) -> str:
     if difference is None or difference["mean"] is None:
         return "–"
     scale, form = (100, "+.2f") if percent else (1, "+.3g")
@@ -137,17 +138,17 @@ def _difference(difference: Mapping[str, Any] | None, percent: bool) -> str:
     return f"({text})" if _unclear(difference) else f"{text} {difference['verdict']}"
 
 
-def _unclear(difference: Mapping[str, Any]) -> bool:
+def _unclear(difference: Row) -> bool:
     return difference["mean"] is not None and difference["verdict"] == NO_DIFFERENCE
 
 
-def _steps(found: Mapping[str, Any]) -> str:
+def _steps(found: Row) -> str:
     if found["steps"] is None:
         return f"{found['reached']} of {found['n']}" if found["n"] else "–"
     return f"{found['steps']:.0f}"
 
 
-def _to_target(found: Mapping[str, Any]) -> str:
+def _to_target(found: Row) -> str:
     if found["steps"] is None:
         return f"{found['reached']} of {found['n']} runs" if found["n"] else "–"
     seconds = found["seconds"]

@@ -5,7 +5,8 @@ from math import isfinite
 from statistics import median
 
 from acmo.lab.report.curves import plot_of
-from acmo.lab.report.evidence import Contestant, Row
+from acmo.lab.report.evidence import Contestant
+from acmo.lab.results.tables import Row
 
 
 def telemetry(contestants: Sequence[Contestant]) -> list[Row]:

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 
 from acmo.lab.report import words
-from acmo.lab.report.evidence import Contestant, Lines, Row
+from acmo.lab.report.evidence import Contestant, Lines
 from acmo.lab.results.run_record import finite_or_none
+from acmo.lab.results.tables import Row
 
 POINTS = 240  # of a curve at most; more are not seen, and make the page heavy
 FEW = 60  # of a curve of training lines; more only if there are more evaluations: they are noise

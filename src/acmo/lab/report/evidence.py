@@ -12,8 +12,8 @@ from acmo.lab.results.comparison_folder import Comparison, load
 from acmo.lab.results.metrics_file import ends_within_a_line, read_metrics
 from acmo.lab.results.run_record import Best, RunRecord, Score
 from acmo.lab.results.summary import select, summarise
+from acmo.lab.results.tables import Row
 
-Row = dict[str, Any]
 Lines = dict[str, list[Row]]  # by kind
 
 

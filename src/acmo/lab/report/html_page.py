@@ -10,11 +10,12 @@ from acmo.lab.config.grids import describe
 from acmo.lab.errors import missing_extra
 from acmo.lab.redaction import redact
 from acmo.lab.report import angles, curves, samples, sentences, speed, tuning, words
-from acmo.lab.report.evidence import Evidence, Row
+from acmo.lab.report.evidence import Evidence
 from acmo.lab.report.paper import original
 from acmo.lab.report.training_losses import tabulate_losses
 from acmo.lab.results.run_record import RunRecord
 from acmo.lab.results.summary import explain_no_setting
+from acmo.lab.results.tables import Row
 
 HERE = Path(__file__).parent
 PLOTLY = "/* Plotly stands here */"

@@ -11,9 +11,10 @@ from acmo.lab.errors import LabError, missing_extra
 from acmo.lab.redaction import redact
 from acmo.lab.report import words
 from acmo.lab.report.curves import learning
-from acmo.lab.report.evidence import Contestant, Evidence, Row
+from acmo.lab.report.evidence import Contestant, Evidence
 from acmo.lab.report.paper import Original, original
 from acmo.lab.report.tuning import sensitivity
+from acmo.lab.results.tables import Row
 
 COLOURS = ("#d1242f", "#0b62c4", "#1a7f37", "#8250df", "#b86200", "#0e7c86", "#bf3989", "#57606a", "#6b5200", "#4d2d9e")
 DASHES = ("-", "-", "--", "--", ":", ":", "-.", "-", "--", ":")

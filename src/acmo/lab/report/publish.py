@@ -17,13 +17,13 @@ from acmo.lab.config.plan import make_plan
 from acmo.lab.config.preset_files import presets
 from acmo.lab.errors import LabError
 from acmo.lab.report import words
-from acmo.lab.report.evidence import Row, gather
+from acmo.lab.report.evidence import gather
 from acmo.lab.report.paper_figures import draw, draw_rates
 from acmo.lab.report.training_losses import tabulate_losses
 from acmo.lab.results.comparison_folder import Comparison, load, write_head
 from acmo.lab.results.run_files import read_json
 from acmo.lab.results.summary import explain_no_setting, flat_rows, summarise
-from acmo.lab.results.tables import write_csv, write_lines
+from acmo.lab.results.tables import Row, write_csv, write_lines
 
 FORMATS = ("svg", "png")
 DATA = "DIR"  # in place of the folder of the data, which is another one on every machine

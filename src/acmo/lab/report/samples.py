@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from acmo.lab.report.curves import ABOUT
-from acmo.lab.report.evidence import Contestant, Row
+from acmo.lab.report.evidence import Contestant
+from acmo.lab.results.tables import Row
 
 
 def samples(contestants: Sequence[Contestant], limit: int = 6) -> list[dict[str, Any]]:

@@ -5,8 +5,9 @@ from typing import Any
 
 from acmo.lab.report import angles, speed, tuning, words
 from acmo.lab.report.curves import last
-from acmo.lab.report.evidence import Contestant, Row
+from acmo.lab.report.evidence import Contestant
 from acmo.lab.results.run_record import RunRecord
+from acmo.lab.results.tables import Row
 
 MOST_BANDS = 4  # more curves are shown without their bands, unless the reader switches them on
 

@@ -11,10 +11,11 @@ from acmo.lab import atomic
 from acmo.lab.config.plan import slug
 from acmo.lab.errors import LabError
 from acmo.lab.report import words
-from acmo.lab.report.evidence import Evidence, Row, gather
+from acmo.lab.report.evidence import Evidence, gather
 from acmo.lab.report.html_page import format_difference, make_view, render_template
 from acmo.lab.results import Comparison
 from acmo.lab.results.stats import paired_difference
+from acmo.lab.results.tables import Row
 
 _MATCHED_BY = ("type", "kind", "key")
 _NOT_COMPARED = {"title", "needs", "data"}

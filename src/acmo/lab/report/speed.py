@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any
 
-from acmo.lab.report.evidence import Contestant, Row
+from acmo.lab.report.evidence import Contestant
 from acmo.lab.results.run_record import finite_or_none
+from acmo.lab.results.tables import Row
 
 
 def hits(contestants: Sequence[Contestant], task: Mapping[str, Any]) -> list[Row]:

@@ -1,10 +1,9 @@
 """The training losses of a task as a table: on the way, at the end against the baselines, and steps to a target."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from acmo.lab.report import words
-
-Row = dict[str, Any]
+from acmo.lab.results.tables import Row
 
 
 class LossTable(NamedTuple):

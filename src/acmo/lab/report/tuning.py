@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 from acmo.lab.report import words
-from acmo.lab.report.evidence import Contestant, Row
+from acmo.lab.report.evidence import Contestant
 from acmo.lab.results.run_record import finite_or_none
+from acmo.lab.results.tables import Row
 
 NEAR = {"accuracy": 0.01, "bleu": 1.0}  # what counts as near the best; a twentieth of it for other metrics
 

@@ -18,9 +18,8 @@ from acmo.lab.results.metrics_file import read_metrics
 from acmo.lab.results.run_files import read_config, read_json, read_outcome
 from acmo.lab.results.run_record import CURVES, REQUIRED, RunRecord, Score
 from acmo.lab.results.summary import flat_rows, summarise
-from acmo.lab.results.tables import read_lines, write_csv, write_lines
+from acmo.lab.results.tables import Row, read_lines, write_csv, write_lines
 
-Row = dict[str, Any]
 HEAD, SUMMARY, TRIALS = "comparison.json", "summary.json", "trials.jsonl"
 
 

@@ -1,12 +1,11 @@
 """Losses of the final runs: training loss on the way, validation loss at the end, and steps to a training loss."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from acmo.lab.results import stats
 from acmo.lab.results.run_record import RunRecord
+from acmo.lab.results.tables import Row
 
-Row = dict[str, Any]
 SHARES = {"25": 0.25, "50": 0.5, "100": 1.0}  # of the steps, in per cent
 
 

@@ -10,8 +10,8 @@ from acmo.lab.config.plan import Plan
 from acmo.lab.results import stats, ties
 from acmo.lab.results.losses import summarise_losses
 from acmo.lab.results.run_record import RunRecord, Score
+from acmo.lab.results.tables import Row
 
-Row = dict[str, Any]
 Split = Literal["valid", "test"]
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from acmo.lab.config.grids import describe
-from acmo.lab.config.run_options import RunConfig
+from acmo.lab.config.run_options import RunConfig, RunOptions
 from acmo.lab.errors import LabError, missing_extra
 from acmo.lab.redaction import redact, redact_value
 from acmo.lab.results.metrics_file import Tracker
@@ -166,12 +166,12 @@ def open_trackers(folder: Path, config: RunConfig, about: Mapping[str, Any], ste
     return opened
 
 
-def trackers_of(options: Any) -> Sequence[str]:
+def trackers_of(options: RunOptions) -> Sequence[str]:
     """Return the names that ``--log`` gives, with ``--tensorboard`` as one of them."""
     return list(dict.fromkeys([*options.log, *(["tensorboard"] if options.tensorboard else [])]))
 
 
-def require_trackers(options: Any, tasks: Iterable[str]) -> None:
+def require_trackers(options: RunOptions, tasks: Iterable[str]) -> None:
     """Raise a `LabError` if a tracker is not installed or cannot be used, before any run begins."""
     names = trackers_of(options)
     for name in names:

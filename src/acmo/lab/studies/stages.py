@@ -7,7 +7,7 @@ from typing import Any
 from acmo.lab.config.grids import grid_of, planned_points
 from acmo.lab.config.plan import Contender, Plan, slug
 from acmo.lab.config.run_options import run_config
-from acmo.lab.results.run_record import Score
+from acmo.lab.results.run_record import Role, Score
 from acmo.lab.studies.trials import Spec
 
 _FORMAT = 2  # of what a study's trials hold
@@ -77,7 +77,7 @@ def folder_of(task: str, contender: Contender) -> str:
 
 
 def _spec(
-    plan: Plan, contender: Contender, task: str, score: Score, phase: Any, depends_on: dict[str, Any], **more: Any
+    plan: Plan, contender: Contender, task: str, score: Score, phase: Role, depends_on: dict[str, Any], **more: Any
 ) -> Spec:
     return Spec(
         name=_name(plan, contender, task, phase, depends_on),

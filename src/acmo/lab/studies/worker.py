@@ -12,13 +12,16 @@ from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from acmo.lab.errors import LabError, own_traceback
 from acmo.lab.redaction import redact, redact_passwords
 from acmo.lab.results.run_record import RunRecord
 from acmo.lab.studies.storage import Store
 from acmo.lab.studies.trials import Claim, Studies
+
+if TYPE_CHECKING:  # a worker sets its threads before it imports torch
+    from acmo.lab.runs.training import Progress
 
 LOG = "workers.log"
 _terminated = threading.Event()  # by a SIGTERM to this process
@@ -130,7 +133,7 @@ def _trial(pipe: Connection, studies: Studies, claim: Claim, out: Path) -> None:
             ending = _should_end(pipe)
         return ending
 
-    def progress(p: Any) -> None:
+    def progress(p: "Progress") -> None:
         nonlocal last
         now = time.monotonic()
         if now - last > 0.2:
