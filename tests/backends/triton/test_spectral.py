@@ -36,7 +36,7 @@ def test_spectral_options_agree_with_the_reference(options):
     ours, theirs = run_twins(SHAPES[:2], torch.float64, kind=acmo.SpectralACMo, weight_decay=0.1, **options)
     assert_twins_agree(ours, theirs)
     for mine, other in zip(ours.telemetry()["tensors"], theirs.telemetry()["tensors"], strict=True):
-        assert mine == pytest.approx(other, rel=1e-2, nan_ok=True)
+        assert mine == pytest.approx(other, rel=1e-9, nan_ok=True)
 
 
 def test_spectral_steps_launch_the_kernels(monkeypatch):

@@ -35,10 +35,11 @@ def step_part(
         row_steps.launch_updates(run, write_addresses(run.tables.units, units), units[0].dtype)
         directions = [o.contiguous() for o in orthogonalise(units, options.ns_steps)]
         del units
+        inners = measure_inners(part, group, directions, factor)
         move_along(run, directions)
         row_steps.launch_finish(run, count=False)
     increment_version([*part.params, *part.moments, *part.moment_scales])
-    return report(part, group, RowNorms(*run.tables.found.clone().unbind()), directions, factor)
+    return report(RowNorms(*run.tables.found.clone().unbind()), directions, inners)
 
 
 def allocate_units(part: Part, dtype: torch.dtype) -> list[Tensor]:
@@ -70,15 +71,22 @@ def move_along(run: Run, directions: Sequence[Tensor]) -> None:
         )  # fmt: skip
 
 
-def report(
-    part: Part, group: GroupOptions, found: RowNorms, directions: Sequence[Tensor], factor: Tensor | None
-) -> RowNorms:
-    """Return the report of a part: the cosines of its steps do not follow from the norms."""
-    wide = [o.to(torch.promote_types(o.dtype, torch.float32)) for o in directions]
-    inners = sum_products(wide, part.grads).to(found.grad_sq)
+def measure_inners(part: Part, group: GroupOptions, directions: Sequence[Tensor], factor: Tensor | None) -> Tensor:
+    """Return ⟨direction, g⟩ of each matrix, g with coupled decay; θ has not moved yet."""
+    wide = widen(directions)
+    inners = sum_products(wide, part.grads)
     inners = inners if factor is None else inners * factor.to(inners)
-    if group.coupled_decay:  # with θ as it is after the step
+    if group.coupled_decay:
         inners = inners + group.coupled_decay * sum_products(wide, part.params).to(inners)
-    cosines, moved = measure_cosines(wide, inners, found.grad_sq.sqrt()), found.took_part > 0
-    cosines = cosines.nan_to_num(nan=0.0)
+    return inners
+
+
+def report(found: RowNorms, directions: Sequence[Tensor], inners: Tensor) -> RowNorms:
+    """Return the report of a part: the cosines of its steps do not follow from the norms."""
+    inners, moved = inners.to(found.grad_sq), found.took_part > 0
+    cosines = measure_cosines(widen(directions), inners, found.grad_sq.sqrt()).nan_to_num(nan=0.0)
     return found._replace(cos_min=torch.where(moved, cosines, torch.inf), cos_sum=torch.where(moved, cosines, 0.0))
+
+
+def widen(directions: Sequence[Tensor]) -> list[Tensor]:
+    return [o.to(torch.promote_types(o.dtype, torch.float32)) for o in directions]
