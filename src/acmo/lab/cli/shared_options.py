@@ -160,7 +160,8 @@ def with_run_options(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def wrapped(**values: Any) -> None:
-        run_options = given(**{name: values.pop(name) for name in RUN})
+        asked = {name: values.pop(name) for name in RUN}
+        run_options = given(**{name: None if value == [] else value for name, value in asked.items()})
         command(**values, run_options=run_options)
 
     # What typer looks at.
@@ -171,7 +172,7 @@ def with_run_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def given(**values: Any) -> dict[str, Any]:
     """Return the options that were given."""
-    return {key: value for key, value in values.items() if value is not None and value != []}
+    return {key: value for key, value in values.items() if value is not None}
 
 
 def settings_of(pairs: Iterable[str], known: Mapping[str, Any]) -> dict[str, Any]:
