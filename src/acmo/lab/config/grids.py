@@ -133,7 +133,10 @@ def title_of(contender: Contender) -> str:
 
 def describe(settings: Mapping[str, Any]) -> str:
     """Return the settings as one short line: ``lr=0.1 betas=(0.9, 0.99)``."""
-    return " ".join([f"{option}={_short(value)}" for option, value in settings.items()]) or "defaults"
+    parts = []
+    for option, value in settings.items():
+        parts.append(f"{option}={value:g}" if type(value) is float else f"{option}={_short(value)}")
+    return " ".join(parts) or "defaults"
 
 
 def _once(values: list[Any]) -> list[Any]:

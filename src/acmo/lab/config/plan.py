@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -128,6 +129,10 @@ class Plan(RunOptions):
 
     def contenders(self) -> list[Contender]:
         """Return all optimizers that take part, in order."""
+        return list(self._contenders)
+
+    @cached_property
+    def _contenders(self) -> list[Contender]:
         return [Contender(label=name, optimizer=name) for name in self.optimizers] + self.contender
 
     def final_seeds(self) -> list[int]:

@@ -41,15 +41,20 @@ def band(runs: Sequence[Sequence[Row]], key: str, scale: float = 1.0, points: in
         mean[count > 0] = sums[count > 0] / count[count > 0, None]
     over = np.nanmean(means, axis=0)
     low, high = np.nanmin(means[:, :, 3], axis=0), np.nanmax(means[:, :, 3], axis=0)
-    columns = dict(zip(("step", "epoch", "seconds", "mean", "low", "high"), (*over.T, low, high), strict=True))
-    curve: Row = {name: [float(f"{value:.5g}") for value in column] for name, column in columns.items()}
-    return {**curve, "n": len(tables)}
+    rounded = [float(f"{value:.5g}") for value in np.concatenate([*over.T, low, high]).tolist()]
+    curve: Row = {"n": len(tables)}
+    for i, name in enumerate(("step", "epoch", "seconds", "mean", "low", "high")):
+        curve[name] = rounded[i * spans : (i + 1) * spans]
+    return curve
 
 
 def _table(lines: Sequence[Row], key: str, scale: float) -> "np.ndarray[Any, np.dtype[np.float64]]":
     """Return step, epoch, seconds and the scaled value of the lines that have one, a row each."""
-    kept = [line for line in lines if isinstance(line.get(key), int | float)]
-    rows = [(line["step"], line["epoch"] or 0.0, line["seconds"] or 0.0, line[key] * scale) for line in kept]
+    rows = [
+        (line["step"], line["epoch"] or 0.0, line["seconds"] or 0.0, line[key] * scale)
+        for line in lines
+        if isinstance(line.get(key), int | float)
+    ]
     table = np.array(rows, dtype=np.float64).reshape(-1, 4)
     table[~np.isfinite(table[:, 1:3]).all(axis=1), 1:3] = 0.0
     # β̂ is applied as 0 where there is no moment yet, which is not its size.

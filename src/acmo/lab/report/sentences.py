@@ -121,18 +121,17 @@ def tuned(task: Row, series: Sequence[Row], budgets: Sequence[Row]) -> str:
     if beyond:
         parts.append(f"Grids were extended, since the best learning rate was at the edge: {'; '.join(beyond)}.")
     runs = [run for c in task["contestants"] for run in c.tuned]
-    diverged = sum(run.status == "diverged" for run in runs)
+    ended = [run.status for run in runs]
     if runs:
-        parts.append(f"{diverged or 'None'} of {words.count(len(runs), 'tuning run')} diverged.")
-    pruned = sum(run.status == "pruned" for run in runs)
+        parts.append(f"{ended.count('diverged') or 'None'} of {words.count(len(runs), 'tuning run')} diverged.")
+    pruned = ended.count("pruned")
     if pruned:
         was = "was" if pruned == 1 else "were"
         parts.append(
             f"{pruned} {was} pruned, behind others of the same optimizer, and {was} scored where they stopped."
         )
-    failed = sum(run.status == "failed" for run in runs)
-    if failed:
-        parts.append(f"{failed} failed with an error.")
+    if "failed" in ended:
+        parts.append(f"{ended.count('failed')} failed with an error.")
     return " ".join(parts) or "Nothing was tuned yet."
 
 
@@ -189,7 +188,7 @@ def angle(contestant: Contestant) -> str:
 def runs(found: Sequence[RunRecord]) -> str:
     """Return how many runs there are, and how they ended."""
     states: list[str] = [run.status for run in found]
-    spent = sum(run.seconds or 0.0 for run in found)
+    spent = sum([run.seconds or 0.0 for run in found])
     said: list[Any] = [f"{states.count(s)} {word}" for s, word in (
         ("finished", "finished"), ("diverged", "diverged"), ("pruned", "pruned"), ("failed", "failed"),
         ("unfinished", "not finished"),

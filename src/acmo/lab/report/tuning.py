@@ -12,7 +12,7 @@ NEAR = {"accuracy": 0.01, "bleu": 1.0}  # what counts as near the best; a twenti
 
 def sensitivity(contestants: Sequence[Contestant], metric: str, best: str) -> list[Row]:
     """Return by optimizer, for each learning rate tried, the best validation score with it (None: all diverged)."""
-    choose = max if best == "max" else min
+    choose, scale = max if best == "max" else min, words.scale(metric)
     series = []
     for c in contestants:
         scores: dict[float, list[float]] = {}
@@ -24,7 +24,7 @@ def sensitivity(contestants: Sequence[Contestant], metric: str, best: str) -> li
             scores.setdefault(lr, []).extend([] if value is None else [value])
         if scores:
             rates = sorted(scores)
-            found = [choose(scores[lr]) * words.scale(metric) if scores[lr] else None for lr in rates]
+            found = [choose(scores[lr]) * scale if scores[lr] else None for lr in rates]
             series.append({"label": c.label, "lr": rates, "score": found})
     return series
 
@@ -36,7 +36,7 @@ def near_best(series: Row, metric: str, best: str) -> int:
         return 0
     top = max(present) if best == "max" else min(present)
     slack = NEAR[metric] * words.scale(metric) if metric in NEAR else abs(top) / 20
-    return sum(abs(s - top) <= slack * (1 + 1e-9) for s in present)
+    return len([s for s in present if abs(s - top) <= slack * (1 + 1e-9)])
 
 
 def nearness(metric: str) -> str:
@@ -46,8 +46,9 @@ def nearness(metric: str) -> str:
 
 def budget(contestants: Sequence[Contestant], metric: str) -> list[Row]:
     """Return by optimizer the expected score of the best of k settings, k = 1 … all."""
+    scale = words.scale(metric)
     return [
-        {"label": c.label, "score": [float(f"{v * words.scale(metric):.5g}") for v in c.row["budget"]]}
+        {"label": c.label, "score": [float(f"{v * scale:.5g}") for v in c.row["budget"]]}
         for c in contestants
         if c.row.get("budget")
     ]

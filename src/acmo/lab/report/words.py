@@ -27,15 +27,17 @@ def score(value: float | None, metric: str, *, sign: bool = False, units: bool =
     """Return a score: two decimals for per cent and BLEU, four digits otherwise."""
     if value is None:
         return NONE
-    form = ("+" if sign else "") + (".2f" if metric in _PERCENT | {"bleu"} else ".4g")
-    return format(value * scale(metric), form).replace("-", "−") + (unit(metric) if units else "")
+    percent = metric in _PERCENT
+    form = ("+" if sign else "") + (".2f" if percent or metric == "bleu" else ".4g")
+    text = format(value * (100.0 if percent else 1.0), form).replace("-", "−")
+    return f"{text} %" if percent and units else text
 
 
 def interval(found: Any, metric: str) -> str:
     """Return ``98.1 % [97.5, 98.6]``."""
     if found["mean"] is None or found["low"] is None:
         return score(found["mean"], metric)
-    low, high = (score(found[end], metric, units=False) for end in ("low", "high"))
+    low, high = score(found["low"], metric, units=False), score(found["high"], metric, units=False)
     return f"{score(found['mean'], metric)} [{low}, {high}]"
 
 

@@ -85,7 +85,7 @@ def write_summary(folder: Path, plan: Plan, runs: Sequence[RunRecord], scores: M
     summary = summarise(plan, runs, scores)
     rows = [run.to_json() for run in runs]
     write_lines(folder / TRIALS, rows)
-    write_csv(folder / "trials.csv", [{k: v for k, v in row.items() if k not in CURVES} for row in rows])
+    write_csv(folder / "trials.csv", rows, without=CURVES)
     atomic.write_json(folder / SUMMARY, summary)
     write_csv(folder / "summary.csv", flat_rows(summary))
     written: Row = json.loads(redact(atomic.to_json(summary)))

@@ -96,9 +96,12 @@ class RunRecord:
         """Return the record that `to_json` made; keys of other versions are left out, missing ones have defaults."""
         if row.keys() - _NAMES:
             row = {name: row[name] for name in FIELDS if name in row}
-        curves = {key: tuple(map(CurvePoint._make, row.get(key) or ())) for key in CURVES}
-        values = {key: row.get(key) or {} for key in ("valid", "best_valid")}
-        return cls(**{"optimizer": row["label"], **row, **curves, **values})
+        values = {"optimizer": row["label"], **row}
+        for key in ("valid", "best_valid"):
+            values[key] = row.get(key) or {}
+        for key in CURVES:
+            values[key] = tuple(map(CurvePoint._make, row.get(key) or ()))
+        return cls(**values)
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as plain values."""
@@ -112,8 +115,10 @@ class RunRecord:
         """Return the smoothed training loss after a share of the steps; None unless the run got so far."""
         if self.status != "finished" or not self.steps:
             return None
-        reached = [point for point in self.train_curve if point.step <= share * self.steps]
-        return reached[-1].score if reached else None
+        for point in reversed(self.train_curve):
+            if point.step <= share * self.steps:
+                return point.score
+        return None
 
     def score_on(self, split: Literal["valid", "test"], metric: str) -> float | None:
         """Return the score at the end; None unless the run finished and has one."""
@@ -122,9 +127,9 @@ class RunRecord:
 
     def tuning_score(self, split: Literal["valid", "test"], metric: str) -> float | None:
         """Return `score_on`; of a pruned run, its validation score where it was stopped."""
-        if self.status == "pruned" and split == "valid":
-            return finite_or_none(self.valid.get(metric))
-        return self.score_on(split, metric)
+        values = self.valid if split == "valid" else self.test
+        ended = self.status == "finished" or (self.status == "pruned" and split == "valid")
+        return values.get(metric) if ended and values else None
 
 
 CURVES = ("curve", "test_curve", "train_curve")
@@ -136,12 +141,12 @@ OUTCOME = (*FIELDS[FIELDS.index("status") : FIELDS.index("reason") + 1], *CURVES
 
 def thin_curve(curve: Sequence[CurvePoint], score: Score) -> list[CurvePoint]:
     """Keep a long curve at every so many points, and wherever it was better than before: a target is reached there."""
-    every = len(curve) // 200 if len(curve) > 400 else 1
+    every, sign = len(curve) // 200 if len(curve) > 400 else 1, score.sign
     top, kept = -inf, []
     for i, point in enumerate(curve):
-        ahead = point.score is not None and score.sign * point.score > top
+        ahead = point.score is not None and sign * point.score > top
         if ahead and point.score is not None:
-            top = score.sign * point.score
+            top = sign * point.score
         if ahead or i % every == 0 or i == len(curve) - 1:
             kept.append(point)
     return kept

@@ -104,7 +104,8 @@ def paired_difference(
     wide = n >= FEWEST or (n > 1 and max(differences) - min(differences) > 1e-9)
     if low is not None and high is not None and not low <= 0 <= high and wide:
         ahead = (low > 0) == (best == "max")
-        fell = any(leader is None and other is not None for leader, other in (p if ahead else p[::-1] for p in pairs))
+        leader, other = (0, 1) if ahead else (1, 0)
+        fell = any([pair[leader] is None and pair[other] is not None for pair in pairs])  # noqa: C419
         verdict = NO_DIFFERENCE if fell else "better" if ahead else "worse"
     return Difference(mean, low, high, n, verdict)
 
@@ -135,11 +136,15 @@ def time_to_target(
     sign = 1 if best == "max" else -1
     hits = []
     for curve in curves:
-        reached = (p for p in curve if p[2] is not None and sign * p[2] >= sign * target)
-        hits.append(next(reached, None))
+        hit = None
+        for point in curve:
+            if point[2] is not None and sign * point[2] >= sign * target:
+                hit = point
+                break
+        hits.append(hit)
     steps = _median_or_none([float("inf") if hit is None else hit[0] for hit in hits])
     seconds = _median_or_none([float("inf") if hit is None else hit[1] for hit in hits])
-    return ToTarget(steps, seconds, sum(hit is not None for hit in hits), len(curves))
+    return ToTarget(steps, seconds, len(curves) - hits.count(None), len(curves))
 
 
 def budget_curve(outcomes: Sequence[float]) -> list[float]:
@@ -169,7 +174,7 @@ def edges(chosen: Mapping[str, Any], grid: Mapping[str, Sequence[Any]]) -> list[
     flagged = []
     for option, values in grid.items():
         value = chosen.get(option)
-        if len(values) < 2 or not all(_is_number(v) for v in (*values, value)):
+        if len(values) < 2 or not _are_numbers([*values, value]):
             continue
         low, high = min(values), max(values)
         if value in (low, high) and value != 0:
@@ -223,5 +228,5 @@ def _median_or_none(values: Sequence[float]) -> float | None:
     return middle if isfinite(middle) else None
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _are_numbers(values: Sequence[Any]) -> bool:
+    return all([isinstance(value, int | float) and not isinstance(value, bool) for value in values])  # noqa: C419

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf
+from operator import itemgetter
 from typing import Any, Literal
 
 from acmo.lab.config.extension import extends
@@ -18,14 +19,12 @@ Split = Literal["valid", "test"]
 def select(runs: Iterable[RunRecord], score: Score) -> list[RunRecord]:
     """Return tuning runs in order of preference: by validation score, then by loss; pruned and diverged ones last."""
     metric, sign = score.metric, -score.sign
-
-    def key(run: RunRecord) -> tuple[int, float, float]:
+    order = []
+    for number, run in enumerate(runs):  # of equals, the first of the grid
         value, loss = run.tuning_score("valid", metric), run.valid.get("loss")
-        if value is None:
-            return (2, 0.0, 0.0)
-        return (int(run.status == "pruned"), sign * value, inf if loss is None else loss)
-
-    return sorted(runs, key=key)  # stable: of equals, the first of the grid
+        place = 2 if value is None else int(run.status == "pruned")
+        order.append((place, sign * (value or 0.0), inf if loss is None or place == 2 else loss, number, run))
+    return [entry[-1] for entry in sorted(order, key=itemgetter(slice(4)))]
 
 
 def choose(runs: Iterable[RunRecord], score: Score) -> RunRecord | None:

@@ -3,7 +3,8 @@
 import csv
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -34,18 +35,18 @@ def read_lines(path: Path) -> Iterator[Row]:
             yield row
 
 
-def write_csv(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write a table: what is nested becomes ``outer.inner`` columns, a list becomes JSON."""
-    flat = [flatten(row) for row in rows]
-    columns = list(dict.fromkeys([column for row in flat for column in row]))
+def write_csv(path: Path, rows: Iterable[Mapping[str, Any]], without: Sequence[str] = ()) -> None:
+    """Write a table: what is nested becomes ``outer.inner`` columns, a list becomes JSON; some columns are left out."""
+    flat = list(map(flatten, rows))
+    columns = [column for column in dict.fromkeys(chain.from_iterable(flat)) if column not in without]
     text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(flat)
     atomic.write(path, redact(text.getvalue()).encode())
 
 
-def flatten(row: Mapping[str, Any], prefix: str = "") -> Row:
+def flatten(row: Mapping[str, Any]) -> Row:
     """Return the row with one level of keys.
 
     Example:
@@ -53,9 +54,14 @@ def flatten(row: Mapping[str, Any], prefix: str = "") -> Row:
       {'lr': 0.1, 'test.accuracy': 1.0, 'betas': '[0.9, 0.99]'}
     """
     flat: Row = {}
-    for key, value in row.items():
-        if isinstance(value, Mapping):
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
+    stack = [("", iter(row.items()))]  # of what is being read, the innermost last
+    while stack:
+        prefix, items = stack[-1]
+        for key, value in items:
+            if isinstance(value, Mapping):
+                stack.append((f"{prefix}{key}.", iter(value.items())))
+                break
             flat[f"{prefix}{key}"] = json.dumps(value) if isinstance(value, list | tuple) else value
+        else:
+            stack.pop()
     return flat

@@ -83,8 +83,12 @@ def group_ties(ranks: Mapping[str, int | None], pairs: Sequence[Pair]) -> dict[s
 
 
 def _differences(ours: Scores, theirs: Scores) -> list[float]:
-    both = ((ours[seed], theirs[seed]) for seed in sorted(ours.keys() & theirs.keys()))
-    return [a - b for a, b in both if a is not None and b is not None]
+    found = []
+    for seed in sorted(ours.keys() & theirs.keys()):
+        a, b = ours[seed], theirs[seed]
+        if a is not None and b is not None:
+            found.append(a - b)
+    return found
 
 
 @lru_cache

@@ -104,17 +104,17 @@ class Store:
     @contextmanager
     def explained(self) -> Iterator[None]:
         """Raise a `LabError` without the password for an error of the database."""
-        optuna = import_optuna()
+        from optuna.exceptions import StorageInternalError
         from sqlalchemy.exc import SQLAlchemyError
 
         try:
             yield
-        except (SQLAlchemyError, optuna.exceptions.StorageInternalError, ImportError, OSError) as error:
+        except (SQLAlchemyError, StorageInternalError, ImportError, OSError) as error:
             if isinstance(error, ImportError):
                 extra = "postgres" if self._dialect() == "postgresql" else "lab"
                 raise missing_extra("the driver of this database", extra) from None
             # The error inside of Optuna's is more precise.
-            cause = error.__cause__ if isinstance(error, optuna.exceptions.StorageInternalError) else error
+            cause = error.__cause__ if isinstance(error, StorageInternalError) else error
             text = str(getattr(cause, "orig", None) or cause or error).strip().splitlines()
             said = redact_passwords(text[0] if text else type(error).__name__, self.url)
             sentence = f"the database {self.safe_url} cannot be used: {said}"

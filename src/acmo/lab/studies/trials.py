@@ -113,8 +113,8 @@ class Studies:
         self.worker = worker
         self._optuna = import_optuna()
         self._connect()
-        self._key_of: dict[int, str] = {}  # of trials that are complete
-        self._keys = {spec.name: [_key(point) for point in spec.points] for spec in self.specs}
+        self._key_of: dict[int, str] = {}  # of trials
+        self._keys = {spec.name: [json.dumps(p, sort_keys=True) for p in spec.points] for spec in self.specs}
 
     @_outlasting
     def _connect(self) -> None:
@@ -139,7 +139,7 @@ class Studies:
         with self.store.lock(), self.store.explained():
             for spec in self.specs:
                 study = self._studies[spec.name]
-                live = {_key(t.user_attrs.get("point")) for t in self._trials(spec, "WAITING", "RUNNING", *DONE)}
+                live = set(map(self._read_key, self._trials(spec, "WAITING", "RUNNING", *DONE)))
                 for point, key in zip(spec.points, self._keys[spec.name], strict=True):
                     if key not in live:
                         study.enqueue_trial({o: _encode(v) for o, v in point.items()}, user_attrs={"point": point})
@@ -248,11 +248,15 @@ class Studies:
             return complete
         found: dict[str, Any] = {}
         for t in complete:
-            key = self._key_of.get(t._trial_id)
-            if key is None:
-                key = self._key_of[t._trial_id] = _key(t.user_attrs.get("point"))
-            found.setdefault(key, t)
+            found.setdefault(self._key_of.get(t._trial_id) or self._read_key(t), t)
         return [found[key] for key in self._keys[spec.name] if key in found]
+
+    def _read_key(self, trial: Any) -> str:
+        """Return what identifies a trial's point, and keep it."""
+        key = self._key_of.get(trial._trial_id)
+        if key is None:
+            key = self._key_of[trial._trial_id] = json.dumps(trial.user_attrs.get("point"), sort_keys=True)
+        return key
 
     def _drawn(self, spec: Spec) -> int:
         """Return how many trials the sampler has drawn, those that ended with an error among them."""
@@ -271,11 +275,12 @@ class Studies:
         total = {"all": 0, "done": 0, "running": 0, "waiting": 0, "failed": 0}
         with self.store.explained():
             for spec in self.specs:
+                states = [trial.state.name for trial in self._trials(spec)]
                 total["all"] += len(spec)
                 total["done"] += len(self._done(spec))
-                total["running"] += len(self._trials(spec, "RUNNING"))
-                total["waiting"] += len(self._trials(spec, "WAITING"))
-                total["failed"] += self._count_failed(spec)
+                total["running"] += states.count("RUNNING")
+                total["waiting"] += states.count("WAITING")
+                total["failed"] += self._count_failed(spec) if "FAIL" in states else 0
         return total
 
     @contextmanager
@@ -324,7 +329,8 @@ class Studies:
                     self._storage.get_heartbeat_stale_trial_callback()(study, trial)
 
     def _trials(self, spec: Spec, *states: str) -> list[Any]:
-        wanted = tuple(map(self._optuna.trial.TrialState.__getitem__, states))
+        """Return the trials in these states; all if none is given."""
+        wanted = tuple(map(self._optuna.trial.TrialState.__getitem__, states)) or None
         trials: list[Any] = self._studies[spec.name].get_trials(deepcopy=False, states=wanted)
         return trials
 
