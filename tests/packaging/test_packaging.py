@@ -142,8 +142,8 @@ def sources() -> set[str]:
 
 def assert_wheel_holds_the_package_alone(names: set[str]) -> None:
     assert sources() <= names
-    assert "acmo-0.1.0.dist-info/licenses/LICENSE" in names
-    assert all(n.startswith(("acmo/", "acmo-0.1.0.dist-info/")) for n in names), names
+    assert "acmo-0.2.0.dist-info/licenses/LICENSE" in names
+    assert all(n.startswith(("acmo/", "acmo-0.2.0.dist-info/")) for n in names), names
     assert not {n for n in names if n.endswith((".c", ".h", ".pyc"))}
 
 
@@ -166,7 +166,7 @@ def test_sdist_builds_one_wheel_with_the_kernel_for_every_python(tree: Path) -> 
 @pytest.mark.slow
 def test_without_a_compiler_the_wheel_is_pure(tree: Path) -> None:
     (wheel,) = build(tree, "--wheel", CC="/nonexistent", CXX="/nonexistent")
-    assert wheel.name == "acmo-0.1.0-py3-none-any.whl"
+    assert wheel.name == "acmo-0.2.0-py3-none-any.whl"
     names = names_in(wheel)
     assert_wheel_holds_the_package_alone(names)
     assert not [n for n in names if "libacmo_kernel" in n]
