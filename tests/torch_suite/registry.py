@@ -144,9 +144,10 @@ ENTRIES = [
             Skip("test_*_survives_an_inf_*", "*-fused", "torch's SGD goes on with a buffer that was never written"),
             Skip("test_every_parameter_that_was_stepped_has_state", "*", "torch's SGD has none without momentum"),
             *[
-                Skip("test_fused_matches_the_loop", pattern, "torch's fused SGD is off in half precision: 90 entries")
+                Skip("test_fused_matches_*_half_precision", pattern, "torch's fused SGD is off there: 90 entries")
                 for pattern in ("*momentum*-fused", "dampening*-fused", "nesterov*-fused")
             ],
+            Skip("test_they_match_with_matrices_*", "*", "torch's SGD computes in half precision where it stores so"),
         ),
     ),
     Entry(
