@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Mapping, Sequence
 from itertools import compress, repeat
-from operator import attrgetter, is_, is_not, itemgetter
+from operator import attrgetter, is_, is_not, itemgetter, methodcaller
 from typing import Any
 
 import torch
@@ -37,6 +37,7 @@ MAX_LAYOUTS = 3  # of one set of parameters: gradients whose strides keep changi
 get_grad, get_version = attrgetter("grad"), attrgetter("_version")
 get_device, get_dtype, get_is_sparse = attrgetter("device"), attrgetter("dtype"), attrgetter("is_sparse")
 get_moment, get_step, get_beta_hat = itemgetter("momentum_buffer"), itemgetter("step"), itemgetter("beta_hat")
+get_scale = methodcaller("get", "momentum_scale")
 
 
 def read_options(group: dict[str, Any], lists: GroupLists, first_number: int) -> GroupOptions:
@@ -87,6 +88,7 @@ class CachedGroup:
         self.stateful = lists.params + lists.idle_params
         self.steps = lists.steps + lists.idle_steps
         self.beta_hats = lists.beta_hats + lists.idle_beta_hats
+        self.scales = lists.scales if any(part.moment_scales for part in parts) else []
         self.kinds = list_kinds(lists, parts)
         # A complex parameter's part holds views of it, and a DTensor's its local shard: both are made at every step.
         tensors = lists.params + lists.moments
@@ -116,6 +118,7 @@ class CachedGroup:
                 and all(map(is_, map(get_moment, own), lists.moments))
                 and all(map(is_, map(get_step, own), self.steps))
                 and all(map(is_, map(get_beta_hat, own if self.beta_hats else ()), self.beta_hats))
+                and all(map(is_, map(get_scale, own if self.scales else ()), self.scales))
                 # A sum: version counters never decrease.
                 and (self.by_row or sum(map(get_version, lists.moments)) == self.version_sum)
                 and read_edited(group) == self.options

@@ -136,3 +136,19 @@ def test_an_int8_moment_of_a_vector_is_refused():
     state = copy.deepcopy(opt.state_dict())
     state["state"][2]["momentum_buffer"] = torch.ones(6, dtype=torch.int8)
     refused(opt, state, "momentum_buffer of parameter 2.*int8")
+
+
+@every_backend
+def test_scales_that_a_user_replaces_are_read_and_written(backend):
+    p = nn.Parameter(torch.randn(40, 3))  # by column: other scales of its rows are another direction
+    q = nn.Parameter(p.detach().clone())
+    opt, other = (RowACMo([x], lr=0.01, momentum_dtype=torch.int8, **backend) for x in (p, q))
+    walk([p], opt, 2)
+    walk([q], other, 2)
+    scale = opt.state[p]["momentum_scale"] * torch.linspace(0.1, 3.0, 40)
+    opt.state[p]["momentum_scale"] = scale.clone()
+    other.state[q]["momentum_scale"].copy_(scale)
+    walk([p], opt, 1)
+    walk([q], other, 1)
+    assert torch.equal(p, q)
+    assert same_states([p], opt, [q], other)
