@@ -123,10 +123,13 @@ def orthogonalise(u: Tensor, steps: int, dtype: torch.dtype | None) -> Tensor:
     """Return √max(rows, columns) · O for u = √n m / ‖m‖, where O is m with singular values near 1, as in Muon."""
     dtype = dtype or (torch.float32 if u.device.type == "mps" else torch.float64)
     x = u.to(dtype).flatten(1) / math.sqrt(u.numel())
+    is_tall = x.shape[0] > x.shape[1]
+    x = x.T if is_tall else x
     for _ in range(steps):  # Newton–Schulz: σ becomes 3.4445 σ − 4.7750 σ³ + 2.0315 σ⁵
-        gram = x @ x.T
+        gram = x @ x.T  # of the smaller side
         x = 3.4445 * x - 4.7750 * gram @ x + 2.0315 * gram @ gram @ x
-    return (math.sqrt(max(x.shape)) * x).view_as(u).to(u.dtype)
+    x = math.sqrt(max(x.shape)) * (x.T if is_tall else x)
+    return x.reshape(u.shape).to(u.dtype)
 
 
 def sum_squares(xs: Sequence[Tensor], parts: Sequence[Part], options: StepOptions) -> tuple[Tensor, bool, bool]:

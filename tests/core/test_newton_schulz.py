@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from acmo import newton_schulz
+from acmo import algorithm, newton_schulz
 from acmo.newton_schulz import choose_dtype, iterate, multiply_symmetric, orthogonalise
 from tests.support import spectral_oracle
+from tests.support.operations import CountOperations
 
 SHAPES = [(9, 9), (40, 9), (9, 40), (33, 17), (17, 33), (12, 400), (400, 12), (64, 64)]
 
@@ -125,3 +126,11 @@ def test_symmetric_products_are_exactly_symmetric_by_blocks(side: int):
     if side >= newton_schulz.BLOCK_SIDE and side % 2 == 0:
         half = side // 2
         assert torch.equal(found[:, :half, half:], found[:, half:, :half].mT)
+
+
+@pytest.mark.parametrize("shape", [(600, 10), (10, 600)])
+def test_the_reference_multiplies_by_the_smaller_side(shape: tuple[int, int]):
+    u = 600**0.5 * unit(torch.randn(shape))
+    with CountOperations(least_entries=600 * 600) as of_the_longer_side:
+        algorithm.orthogonalise(u, 5, None)
+    assert of_the_longer_side.bytes == 0
