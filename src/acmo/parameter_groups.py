@@ -42,6 +42,8 @@ def param_groups(
       >>> [(len(g["params"]), g["norm_scope"], g.get("spectral")) for g in groups]
       [(1, 'row', True), (1, 'column', False), (3, 'row', None)]
     """
+    if not isinstance(model, Module):
+        raise TypeError(f"param_groups needs a torch.nn.Module, whose layers it looks at, got a {type(model).__name__}")
     check_flag("scopes", scopes)
     if scopes and "norm_scope" in options:
         raise ValueError(f"scopes=True names every norm_scope: leave out norm_scope={options['norm_scope']!r}")

@@ -201,3 +201,8 @@ def test_repr_shows_how_many_parameters_go_by_row_and_column():
         assert f"norm_scope: {shown}" in spectral
     assert opt.param_groups[0]["norm_scope"] == "auto"
     assert "norm_scope: global\n" in repr(acmo.ACMo(net.parameters()))
+
+
+def test_parameters_in_place_of_a_model_are_refused():
+    with pytest.raises(TypeError, match=r"param_groups needs a torch\.nn\.Module.*got a generator"):
+        acmo.param_groups(nn.Linear(2, 2).parameters(), scopes=True)
