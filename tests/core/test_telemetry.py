@@ -179,3 +179,21 @@ def test_telemetry_keeps_the_last_step_through_many_skips(backend):
         opt.step()
     assert opt.skipped_steps == 7
     assert opt.telemetry()["grad_norm"] == pytest.approx(4.0)
+
+
+@pytest.mark.filterwarnings("ignore:Profiler record function")
+@pytest.mark.parametrize("cls", [acmo.RowACMo, acmo.SpectralACMo])
+def test_rows_of_a_compiled_step_that_is_skipped_are_the_last(cls: type[ACMo]):
+    torch._dynamo.reset()
+    params = [nn.Parameter(torch.randn(shape)) for shape in [(12, 14), (7,)]]
+    opt = cls(params)
+    step = torch.compile(opt.step, backend="eager")
+    reports = []
+    for overflow in (0.0, 0.0, 1.0):
+        for p in params:
+            p.grad = torch.randn(p.shape)
+        opt.grad_scale, opt.found_inf = torch.ones(()), torch.tensor(overflow)  # type: ignore[attr-defined]
+        step()
+        reports.append(opt.telemetry())
+    assert reports[2] == {**reports[1], "skipped_steps": 1}
+    assert not math.isnan(reports[2]["cos_update_grad"])
