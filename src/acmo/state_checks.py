@@ -16,6 +16,7 @@ from acmo.state_tensors import make_beta_hat, moment_dtype
 from acmo.step_data import view_as_real
 
 KEYS = ("momentum_buffer", "momentum_scale", "step", "beta_hat")
+FOREIGN = "the state dict is not one of ACMo, SGD, Adam or Muon"
 
 
 def check_state_dict(state_dict: dict[str, Any], groups: Sequence[dict[str, Any]], defaults: dict[str, Any]) -> None:
@@ -43,7 +44,7 @@ def check_state_dict(state_dict: dict[str, Any], groups: Sequence[dict[str, Any]
     for who, p, state in match_states(state_dict, groups):
         if not isinstance(state, dict) or not set(state) <= set(KEYS):
             foreign = [key for key in state if key not in KEYS] if isinstance(state, dict) else state
-            raise ValueError(f"the state dict is not one of ACMo, SGD, Adam or Muon: the state of {who} has {foreign!r}")
+            raise ValueError(f"{FOREIGN}: the state of {who} has {foreign!r}")
         if state.get("momentum_buffer") is not None:
             check_moment(who, state["momentum_buffer"], p, options[id(p)])
         check_scale(who, state, p, options[id(p)])
@@ -53,7 +54,7 @@ def check_state_dict(state_dict: dict[str, Any], groups: Sequence[dict[str, Any]
             check_beta_hat(who, state["beta_hat"], p, options[id(p)])
     for i, theirs in enumerate(saved):  # one that was saved before its first step has no state to recognise it by
         if "betas" in theirs and "momentum" not in theirs:
-            raise ValueError(f"the state dict is not one of ACMo, SGD, Adam or Muon: group {i} has betas={theirs['betas']!r}")
+            raise ValueError(f"{FOREIGN}: group {i} has betas={theirs['betas']!r}")
 
 
 def check_moment(who: str, m: Any, p: Tensor, group: dict[str, Any]) -> None:

@@ -337,8 +337,8 @@ def select(record: StepRecord, last: StepRecord, applied: Tensor) -> StepRecord:
     if active_sets is not None and last.active_sets is not None:
         active_sets = torch.where(applied, active_sets, last.active_sets)
     taken = applied | last.applied
-    rows, last_rows = record.rows, read_rows(last)
-    if rows is not None and last_rows is not None:
+    rows = record.rows
+    if rows is not None and (last_rows := read_rows(last)) is not None:
         rows = RowNorms(*torch.where(applied, torch.stack(rows), torch.stack(last_rows)).unbind())
     same = (
         rows,
