@@ -273,11 +273,6 @@ class ACMo(StatefulOptimizer):
             at_once = row_step.prepare(parts, groups, options)
             if at_once is not None:
                 return at_once
-        # Only some backends orthogonalise, and outside of rows round stochastically.
-        special = [
-            p.scope == "spectral" or (groups[p.group].first_number is not None and p.params[0].dtype == torch.bfloat16)
-            for p in parts
-        ]
         use_kernel = may_fuse and not callable(options.psi) and native.kernel() is not None
         if by_row:
             use_kernel = use_kernel and not torch.compiler.is_compiling()
@@ -286,14 +281,16 @@ class ACMo(StatefulOptimizer):
                 row_kernel.require([part for part, kernel in zip(parts, kernels, strict=True) if not kernel])
             ways = [row_kernel.step_part if kernel else foreach_rows.step_part for kernel in kernels]
             return partial(rows.step, ways=ways)
+        # Outside of rows only foreach rounds stochastically.
+        rounds = [groups[p.group].first_number is not None and p.params[0].dtype == torch.bfloat16 for p in parts]
         alone = options.sum_over_shards is None and options.process_group is None
-        in_one_call = use_kernel and alone and not any(special) and not options.unit_step
+        in_one_call = use_kernel and alone and not any(rounds) and not options.unit_step
         if in_one_call and not torch.compiler.is_compiling() and all(map(c_kernel.can_step, parts)):
             return c_kernel.step
         passes = [
             kernel_ops if use_kernel and not rounding and c_kernel.can_pass(part) else foreach
-            for part, rounding in zip(parts, special, strict=True)
+            for part, rounding in zip(parts, rounds, strict=True)
         ]
         if common["fused"]:
-            c_kernel.require(parts, special)
+            c_kernel.require(parts, rounds)
         return partial(two_pass.step, passes=passes)

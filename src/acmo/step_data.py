@@ -192,11 +192,6 @@ def scalar_dtype(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
 
 
-def arithmetic_dtype(param: Tensor) -> torch.dtype:
-    """Return the dtype that a parameter is computed in: half precision is only for storage."""
-    return torch.float64 if param.dtype == torch.float64 else torch.float32
-
-
 def view_as_real(tensors: list[Tensor]) -> list[Tensor]:
     """Return complex tensors as pairs of reals, others as they are."""
     return [torch.view_as_real(x.resolve_conj()) for x in tensors] if tensors[0].is_complex() else tensors

@@ -44,7 +44,7 @@ def pack(
 ) -> tuple["array[int]", "array[float]"]:
     """Return the arguments of acmo_step, in the order that native/step.c names."""
     codes, address, sqrt = native.DTYPE_CODES, Tensor.data_ptr, options.psi == "sqrt"
-    whole = parts[0] if len(parts) == 1 else join(parts)
+    joined = parts[0] if len(parts) == 1 else join(parts)
     p_codes: list[int] = []
     m_codes: list[int] = []
     moment_sqs: list[float] = []
@@ -66,18 +66,18 @@ def pack(
             group_of += [k] * len(group.idle_steps)
     propagate = options.nonfinite == "propagate"
     values = [
-        *(len(whole.params), len(idle_steps), len(groups), SCOPE_CODES[options.norm_scope]),
+        *(len(joined.params), len(idle_steps), len(groups), SCOPE_CODES[options.norm_scope]),
         *(sqrt, propagate, couples, torch.get_num_threads()),
-        *map(Tensor.numel, whole.params),
+        *map(Tensor.numel, joined.params),
         *p_codes,
         *m_codes,
-        *map(address, whole.params),
-        *map(address, whole.moments),
-        *map(address, whole.grads),
+        *map(address, joined.params),
+        *map(address, joined.moments),
+        *map(address, joined.grads),
         *group_of,
-        *map(address, whole.steps),
+        *map(address, joined.steps),
         *map(address, idle_steps),
-        *map(address, whole.beta_hats),
+        *map(address, joined.beta_hats),
         *map(address, idle_beta_hats),
     ]
     limit = math.inf if options.max_grad_norm is None else options.max_grad_norm

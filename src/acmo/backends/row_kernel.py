@@ -125,14 +125,14 @@ def step_part(
 
 def step_matrices(part: Part, group: GroupOptions, options: StepOptions, factor: Tensor | None) -> RowNorms:
     """Step spectral parameters: the kernel writes m_t and its norm, torch multiplies matrices and moves θ."""
-    wide = torch.float64 if torch.float64 in (part.params[0].dtype, part.moments[0].dtype) else torch.float32
+    dtype = torch.float64 if torch.float64 in (part.params[0].dtype, part.moments[0].dtype) else torch.float32
     numbers = RowNumbers(
         1.0 if factor is None else float(factor), group.coupled_decay, group.momentum, group.delta, alpha=0.0, kappa=1.0
     )
     if part.moment_scales:
-        moments = [dequantise(q, s, wide) for q, s in zip(part.moments, part.moment_scales, strict=True)]
+        moments = [dequantise(q, s, dtype) for q, s in zip(part.moments, part.moment_scales, strict=True)]
     else:  # a copy where it is stored in fewer bits: m_t is orthogonalised before it is rounded
-        moments = [m.to(wide).contiguous() for m in part.moments]
+        moments = [m.to(dtype).contiguous() for m in part.moments]
     thetas, grads = ([x.contiguous() for x in xs] for xs in (part.params, part.grads))
     propagate = options.nonfinite == "propagate"
     result = step_rows(
@@ -149,7 +149,7 @@ def step_matrices(part: Part, group: GroupOptions, options: StepOptions, factor:
         inners += group.coupled_decay * sum_products(directions, part.params)
     cosines = measure_cosines(directions, inners, result.grad_sq.sqrt())
     alphas = (-float(group.lr) * find_lengths(part, norms)).tolist()
-    thetas = [p.to(wide) for p in part.params]
+    thetas = [p.to(dtype) for p in part.params]
     for j, (theta, o) in enumerate(zip(thetas, directions, strict=True)):
         if group.decoupled and not skipped[j]:
             theta.mul_(float(group.theta_factor))
@@ -161,7 +161,7 @@ def step_matrices(part: Part, group: GroupOptions, options: StepOptions, factor:
             quantise(moments[j], part.moments[j], part.moment_scales[j])
         elif moments[j] is not part.moments[j]:
             part.moments[j].copy_(moments[j])
-    if part.params[0].dtype != wide:
+    if part.params[0].dtype != dtype:
         write_params(part, group, thetas)
     increment_version(part.moments)
     return result._replace(

@@ -17,8 +17,6 @@ from acmo.theory.problems import cosine_sum
 
 TOLERANCE = 1e-9
 
-Trial = Callable[[np.random.Generator], Array]
-
 
 class Outcome(NamedTuple):
     """One row of the table: whether a statement held, and how closely."""
