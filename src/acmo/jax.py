@@ -183,7 +183,7 @@ def acmo(
     Args:
       learning_rate: the step size α, a number or a schedule.
       momentum: the paper's β, in [0, 1].
-      delta: δ below the line, >= 0.
+      delta: δ in the denominator, >= 0.
       weight_decay: λ, a number or a schedule; added to the gradient as λθ, unless decoupled.
       mu_dtype: dtype of the stored moment; the parameter's own by default.
       mask: a tree of bools like the parameters (or a prefix of it), or a callable that makes one of them: which decay.

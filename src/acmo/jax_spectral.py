@@ -82,7 +82,7 @@ def spectral_acmo(
     Args:
       learning_rate: the step size α, a number or a schedule.
       momentum: the paper's β, in [0, 1].
-      delta: δ below the line, >= 0. With 0 the steps do not depend on the scale of the gradients.
+      delta: δ in the denominator, >= 0. With 0 the steps do not depend on the scale of the gradients.
       weight_decay: λ, a number or a schedule; decoupled: θ shrinks by (1 − αλ).
       mu_dtype: dtype of the stored moment; by default the parameter's own, float32 for float16.
       mask: a tree of bools like the parameters (or a prefix of it), or a callable that makes one of them: which decay.

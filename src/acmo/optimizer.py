@@ -41,7 +41,7 @@ class ACMo(StatefulOptimizer):
       params: parameters, named parameters or parameter groups.
       lr: the step size α, a number or a 1-element Tensor.
       momentum: the paper's β, in [0, 1].
-      delta: δ below the line, >= 0.
+      delta: δ in the denominator, >= 0.
       weight_decay: λ; added to the gradient as λθ, unless decoupled.
       decoupled_weight_decay: shrink θ by (1 − αλ) instead.
       norm_scope: what the norms are taken over: ``"global"``, ``"group"`` or ``"tensor"``.
@@ -49,7 +49,7 @@ class ACMo(StatefulOptimizer):
         matrices with more than 8 rows per column, which are vocabulary tables, by column).
       unit_step: ``"rms"`` (or True): step by u = √n · m/‖m‖ over each scope, whatever the length of the gradient; n
         counts its entries. ``"spectral"``: the same, but matrices are orthogonalised (see `acmo.SpectralACMo`).
-      ns_steps: the iterations that orthogonalise.
+      ns_steps: number of Newton–Schulz iterations with spectral steps, 5 by default.
       ns_dtype: dtype of the products that orthogonalise; None: float32 on CPUs, bfloat16 on GPUs.
       psi: Ψ of Algorithm 1: ``"identity"``, ``"sqrt"`` as in Theorem 4.1, or a callable of tensors (β̂, β̂_prev, t).
       max_grad_norm: clip the gradient to this norm, over all parameters, in the same pass.
@@ -59,8 +59,8 @@ class ACMo(StatefulOptimizer):
       stochastic_rounding: round bfloat16 parameters up or down at random, so that small steps are not lost.
       nonfinite: what to do about a gradient that is not finite: ``"skip"``, ``"raise"`` or ``"propagate"``.
       maximize: ascend instead.
-      foreach: use the multi-tensor backend (None: where the C kernel is not available).
-      fused: use the C kernel (None: for CPU parameters, where it was built).
+      foreach: use the multi-tensor backend (None: where no fused kernel is available).
+      fused: use the C kernel on CPUs, the Triton kernels on GPUs (None: where they are available).
       differentiable: let autograd record the step.
 
     Example:

@@ -52,7 +52,7 @@ def check_group(group: dict[str, Any], others: Sequence[dict[str, Any]] = ()) ->
         check_at_least("max_grad_norm", group["max_grad_norm"], strict=True, finite=False)
     check_exclusive(group, ("differentiable", "foreach"), ("differentiable", "fused"), ("foreach", "fused"))
     if group["unit_step"] and group["max_grad_norm"] is not None:
-        raise ValueError(f"max_grad_norm={group['max_grad_norm']} has no effect on unit steps: leave one of them out")
+        raise ValueError(f"max_grad_norm={group['max_grad_norm']} has no effect on unit steps: leave it out")
     if group["norm_scope"] in ROW_SCOPES and group["psi"] == "sqrt":
         raise ValueError(f"psi='sqrt' needs norm_scope 'global', 'group' or 'tensor', got {group['norm_scope']!r}")
     if group["stochastic_rounding"] and group["differentiable"]:
@@ -89,7 +89,7 @@ def check_spectral(group: dict[str, Any]) -> None:
     elif scope in ("global", "group"):
         raise ValueError(f"unit_step='spectral' needs norm_scope 'auto', 'row', 'column' or 'tensor', got {scope!r}")
     elif group["psi"] != "identity":
-        raise ValueError(f"psi={group['psi']!r} has no effect on spectral steps: leave one of them out")
+        raise ValueError(f"psi={group['psi']!r} has no effect on spectral steps: leave it out")
 
 
 def check_momentum_dtype(dtype: Any, norm_scope: str) -> None:

@@ -34,12 +34,12 @@ class SpectralACMo(ACMo):
       params: parameters, named parameters or parameter groups.
       lr: the step size α: how far an entry moves in a step, in the root mean square.
       momentum: β, in [0, 1].
-      delta: δ below the line, >= 0. With 0 the steps do not depend on the scale of the gradients.
+      delta: δ in the denominator, >= 0. With 0 the steps do not depend on the scale of the gradients.
       weight_decay: λ; θ shrinks by (1 − αλ).
       decoupled_weight_decay: False adds λθ to the gradient instead.
       norm_scope: what norms are taken over where nothing is orthogonalised, as in `RowACMo`.
       unit_step: as in `ACMo`.
-      ns_steps: iterations of Newton–Schulz.
+      ns_steps: number of Newton–Schulz iterations, 5 by default.
       ns_dtype: dtype of their products. None: float32 on CPUs, bfloat16 on GPUs, float64 for float64 parameters.
         ``torch.bfloat16`` is the faster one on CPUs that multiply it (AVX-512 BF16, AMX), and Muon's.
 
