@@ -12,7 +12,7 @@ from acmo.jax_arrays import find_largest, find_norms
 
 
 class RowAngles(NamedTuple):
-    """Angles of the last step, one entry per leaf of the parameters; 0 where no row took part.
+    """Hold angles of the last step, one entry per leaf of the parameters; 0 where no row took part.
 
     As ``telemetry()["tensors"]`` in PyTorch: over the rows that took part. A matrix that is orthogonalised is one row.
     """

@@ -62,7 +62,11 @@ class StatefulOptimizer(Optimizer):
         Keys: ``grad_norm`` (raw, before clip and decay), ``moment_norm`` (‖m_t‖), ``beta_hat``, ``cos_grad_moment``
         (between g_t and m_{t−1}), ``cos_update_grad`` (m_t and g_t), ``cos_update_moment`` (m_t and m_{t−1}), NaN where
         undefined; ``clip_scale``, ``skipped_steps``; ``scopes``: the same per group or per tensor, where that is the
-        scope. The angles are free: they follow from norms that the step computes anyway. Reading them may wait for the
+        scope. By row β̂ and the cosines with m_{t−1} are left out, ``cos_update_grad`` is the mean over the rows, and
+        ``tensors`` has per parameter its ``group`` and ``index``, ``cos_min``, ``cos_mean`` and ``turned_share`` (rows
+        whose gradient turned against the moment).
+
+        The angles are free: they follow from norms that the step computes anyway. Reading them may wait for the
         device, and never communicates: for sharded parameters ‖m_t‖ and the angles are those of the step before, NaN at
         first.
         """
