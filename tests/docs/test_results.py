@@ -72,6 +72,8 @@ def test_the_table_over_all_is_what_the_summaries_give():
 def test_every_interval_in_the_verdicts_is_in_a_published_table():
     published = "\n".join(path.read_text(encoding="utf-8") for path in RESULTS.rglob("*/README.md"))
     for text in (RESULTS / "README.md", RESULTS.parents[1] / "README.md"):
-        quoted = re.findall(r"\[[+−]?\d+\.\d+, [+−]?\d+\.\d+\]", text.read_text(encoding="utf-8"))
+        page = text.read_text(encoding="utf-8")
+        page = re.sub(r"<!-- tables: begin -->.*?<!-- tables: end -->", "", page, flags=re.DOTALL)  # tested themselves
+        quoted = re.findall(r"\[[+−]?\d+\.\d+, [+−]?\d+\.\d+\]", page)
         missing = [interval for interval in quoted if interval not in published]
         assert not missing, f"{text.name} quotes {missing}, which no published table has"
