@@ -123,6 +123,7 @@ def test_changed_tensors_are_noticed_after_many_steps(change, remembers_layouts:
     assert torch.equal(p, q)
 
 
+@pytest.mark.skipif(not torch.__version__.startswith("2.13."), reason="only torch 2.13 compares layouts in one call")
 def test_layouts_are_remembered_between_steps():
     (p, _), (opt, _) = twins({})
     for t in range(3):

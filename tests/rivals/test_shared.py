@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from acmo.rivals import SM3, SWATS, AdaBound, FullMatrixAdagrad, MuonAdamW, NDAdam, PAdam, UnitMomentum
 
-RIVALS = [PAdam, AdaBound, NDAdam, SWATS, SM3, FullMatrixAdagrad, UnitMomentum, MuonAdamW]
+RIVALS = [PAdam, AdaBound, NDAdam, SWATS, SM3, FullMatrixAdagrad, UnitMomentum]
+RIVALS += [MuonAdamW] if hasattr(torch.optim, "Muon") else []  # it came with torch 2.9
 every_rival = pytest.mark.parametrize("cls", RIVALS)
 
 
@@ -58,3 +59,9 @@ def test_parameters_without_elements_are_stepped_over(cls: Any):
         empty.grad, full.grad = torch.zeros(0, 3), torch.ones(2)
         optimizer.step()
     assert (full < 1).all()
+
+
+def test_muon_names_the_torch_that_it_needs(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delattr(torch.optim, "Muon", raising=False)
+    with pytest.raises(RuntimeError, match=r"torch 2\.9 or newer"):
+        MuonAdamW([nn.Parameter(torch.ones(2))])
