@@ -48,11 +48,11 @@ class Graph(TorchDispatchMode):
 @contextmanager
 def capture(monkeypatch: pytest.MonkeyPatch) -> Iterator[Graph]:
     """Record a step as a graph would: kernels think that a capture is under way."""
-    from triton.runtime.interpreter import InterpretedFunction
+    from triton.runtime.interpreter import GridExecutor
 
     from acmo.backends.triton import tables
 
-    graph, run = Graph(), InterpretedFunction.run
+    graph, run = Graph(), GridExecutor.__call__
 
     def record(self: Any, *args: Any, **kwargs: Any) -> Any:
         def launch() -> Any:
@@ -70,7 +70,7 @@ def capture(monkeypatch: pytest.MonkeyPatch) -> Iterator[Graph]:
         raise AssertionError("memory of the host is allocated during a capture")
 
     with monkeypatch.context() as patch:
-        patch.setattr(InterpretedFunction, "run", record)
+        patch.setattr(GridExecutor, "__call__", record)
         patch.setattr(tables, "is_capturing", lambda device: True)
         patch.setattr(tables, "allocate_staging", refuse)
         # Whether a step by row was taken is read at once where it is on the CPU; on a GPU it stays a tensor.

@@ -81,15 +81,15 @@ def interpreter() -> Iterator[None]:
 @contextmanager
 def count_launches() -> Iterator[list[str]]:
     """List the names of the kernels that the interpreter runs."""
-    from triton.runtime.interpreter import InterpretedFunction
+    from triton.runtime.interpreter import GridExecutor
 
     names: list[str] = []
-    run = InterpretedFunction.run
+    run = GridExecutor.__call__
 
     def count(self: Any, *args: Any, **kwargs: Any) -> Any:
         names.append(self.fn.__name__)
         return run(self, *args, **kwargs)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(InterpretedFunction, "run", count)
+        patch.setattr(GridExecutor, "__call__", count)
         yield names
