@@ -78,11 +78,11 @@ def orthogonalise_bfloat16() -> float:
     mesh = sharded.mesh_of((dist.get_world_size(),))
     wholes = [torch.randn(s, dtype=torch.float32) for s in [(20, 30), (31, 12), (9, 9)]]
     wholes = [(x / x.norm()).bfloat16() for x in wholes]
-    owners = [distribute_tensor(x, mesh, [Shard(k % 2)], src_data_rank=None) for k, x in enumerate(wholes)]
+    owners = [distribute_tensor(x, mesh, [Shard(k % 2)]) for k, x in enumerate(wholes)]
     shards = [x.to_local() for x in owners]
     found = matrix_exchange.orthogonalise_shards(owners, shards, (mesh.get_group(),), 5)
     expected = matrix_exchange.orthogonalise(wholes, 5)
-    cut = [distribute_tensor(x, mesh, o.placements, src_data_rank=None) for x, o in zip(expected, owners, strict=True)]
+    cut = [distribute_tensor(x, mesh, o.placements) for x, o in zip(expected, owners, strict=True)]
     return max(float((x - y.to_local()).abs().max()) if x.numel() else 0.0 for x, y in zip(found, cut, strict=True))
 
 

@@ -112,7 +112,7 @@ def give(net: nn.Module, grads: list[Tensor | None]) -> None:
         if g is None:
             p.grad = None
         elif isinstance(p, DTensor):
-            p.grad = distribute_tensor(g, p.device_mesh, p.placements, src_data_rank=None)  # all ranks have it
+            p.grad = distribute_tensor(g, p.device_mesh, p.placements)
         else:
             p.grad = g.clone()
 
