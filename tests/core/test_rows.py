@@ -11,12 +11,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
-from torch._dynamo.testing import CompileCounterWithBackend
 
 from acmo import ACMo, RowACMo, native
 from acmo.scopes import resolve_scope
 from tests.support import row_oracle
 from tests.support.backends import REFERENCE, Backend, every_backend
+from tests.support.steps import run_compiled
 
 SHAPES = [(6, 5), (40, 3), (4, 3, 2, 2), (7,), (), (5, 1), (1, 5), (0, 3), (3, 4, 1, 2, 2)]
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -314,24 +314,9 @@ def test_global_scope_does_not_mix_with_rows():
 
 @pytest.mark.filterwarnings("ignore:Profiler record function")
 def test_compiled_steps_by_row_equal_eager_ones_in_one_graph():
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    first = [nn.Parameter(torch.randn(s)) for s in [(6, 5), (40, 3), (7,)]]
-    second = [nn.Parameter(p.detach().clone()) for p in first]
-    one, other = (RowACMo(ps, lr=torch.tensor(0.1), weight_decay=0.1) for ps in (first, second))
-    counter = CompileCounterWithBackend("aot_eager")
-    step = torch.compile(one.step, fullgraph=True, backend=counter)
-    for t in range(5):
-        for opt in (one, other):
-            opt.param_groups[0]["lr"].fill_(0.1 / (t + 1))
-        for p, q in zip(first, second, strict=True):
-            p.grad = torch.randn(p.shape)
-            q.grad = p.grad.clone()
-        step()
-        other.step()
-    for p, q in zip(first, second, strict=True):
-        torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
-    assert counter.frame_count == 1
+    compiled, eager, graphs = run_compiled(RowACMo, [(6, 5), (40, 3), (7,)], 5)
+    torch.testing.assert_close(compiled, eager, rtol=1e-5, atol=1e-6)
+    assert graphs == 1
 
 
 @pytest.mark.skipif(native.kernel() is None, reason="the C kernel was not built")

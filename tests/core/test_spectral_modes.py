@@ -7,33 +7,19 @@ import copy
 import pytest
 import torch
 from torch import nn
-from torch._dynamo.testing import CompileCounterWithBackend
 
 import acmo
 import acmo.native
 from acmo import SpectralACMo
 from tests.support.backends import FUSED, REFERENCE, Backend, every_backend
+from tests.support.steps import run_compiled
 
 
 @pytest.mark.filterwarnings("ignore:Profiler record function")
 def test_compiled_spectral_steps_equal_eager_ones_in_one_graph():
-    torch._dynamo.reset()
-    first = [nn.Parameter(torch.randn(s)) for s in [(12, 20), (12, 20), (90, 10), (7,)]]
-    second = [nn.Parameter(p.detach().clone()) for p in first]
-    one, other = (SpectralACMo(ps, lr=torch.tensor(0.1), weight_decay=0.1) for ps in (first, second))
-    counter = CompileCounterWithBackend("aot_eager")
-    step = torch.compile(one.step, fullgraph=True, backend=counter)
-    for t in range(4):
-        for opt in (one, other):
-            opt.param_groups[0]["lr"].fill_(0.1 / (t + 1))
-        for p, q in zip(first, second, strict=True):
-            p.grad = torch.randn(p.shape)
-            q.grad = p.grad.clone()
-        step()
-        other.step()
-    for p, q in zip(first, second, strict=True):
-        torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-4)
-    assert counter.frame_count == 1
+    compiled, eager, graphs = run_compiled(SpectralACMo, [(12, 20), (12, 20), (90, 10), (7,)], 4)
+    torch.testing.assert_close(compiled, eager, rtol=1e-4, atol=1e-4)
+    assert graphs == 1
 
 
 @every_backend

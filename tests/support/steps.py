@@ -1,7 +1,10 @@
-"""An optimizer after one step, and the same run under a backend and under the reference."""
+"""An optimizer after one step, and the same run twice: under a backend and the reference, or compiled and eager."""
+
+from collections.abc import Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounterWithBackend
 
 from acmo import ACMo
 from tests.support.backends import REFERENCE
@@ -38,3 +41,33 @@ class Twins:
             torch.testing.assert_close(
                 *(o.state[x]["momentum_buffer"] for o, x in zip(self.opts, (p, q), strict=True)), rtol=1e-5, atol=1e-5
             )
+
+
+def run_compiled(
+    kind: type[ACMo], shapes: Sequence[tuple[int, ...]], steps: int
+) -> tuple[list[Tensor], list[Tensor], int]:
+    """Take the same steps compiled and eager, with an lr that falls.
+
+    Args:
+      kind: the optimizer.
+      shapes: of the parameters.
+      steps: how many.
+
+    Returns:
+      The parameters after the compiled steps and after the eager ones, and how many graphs were compiled.
+    """
+    torch._dynamo.reset()
+    first = [nn.Parameter(torch.randn(shape)) for shape in shapes]
+    second = [nn.Parameter(p.detach().clone()) for p in first]
+    one, other = (kind(params, lr=torch.tensor(0.1), weight_decay=0.1) for params in (first, second))
+    counter = CompileCounterWithBackend("aot_eager")
+    step = torch.compile(one.step, fullgraph=True, backend=counter)
+    for t in range(steps):
+        for opt in (one, other):
+            opt.param_groups[0]["lr"].fill_(0.1 / (t + 1))
+        for p, q in zip(first, second, strict=True):
+            p.grad = torch.randn(p.shape)
+            q.grad = p.grad.clone()
+        step()
+        other.step()
+    return list(first), list(second), counter.frame_count
