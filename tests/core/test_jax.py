@@ -23,12 +23,6 @@ Tree = dict[str, Any]
 SHAPES = {"bias": (5,), "kernel": (3, 4, 5), "scale": ()}  # in the order of jax.tree.leaves
 
 
-@pytest.fixture
-def x64() -> Iterator[None]:
-    with jax.enable_x64(True):
-        yield
-
-
 def draw(seed: int = 0, dtype: type = np.float64) -> Iterator[Tree]:
     """Trees of deviates, of a size that changes from one to the next."""
     rng = np.random.default_rng(seed)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,25 +15,9 @@ import jax.numpy as jnp  # noqa: E402
 import acmo  # noqa: E402
 import acmo.jax as twin  # noqa: E402
 from acmo import jax_rows  # noqa: E402
-from tests.support.jax_pairs import Pair  # noqa: E402
+from tests.support.jax_pairs import Tree, make_row_pair  # noqa: E402
 
 pytestmark = pytest.mark.slow  # jax is not among the packages of the quick tier
-Tree = dict[str, Any]
-# As PyTorch stores them; the twin gets them with the first axis last.
-SHAPES = {
-    "bias": (5,), "edge": (24, 3), "filters": (4, 3, 2, 2), "head": (40, 4), "kernel": (5, 7), "narrow": (6, 1),
-    "one": (1, 6), "scale": (), "wide": (3, 30),
-}  # fmt: skip
-
-
-@pytest.fixture
-def x64() -> Iterator[None]:
-    with jax.enable_x64(True):
-        yield
-
-
-def make_pair(twin_: Any, dtype: type = np.float64, turned: bool = True, **options: Any) -> Pair:
-    return Pair(SHAPES, lambda ps: acmo.RowACMo(ps, foreach=True, **options), twin_, dtype, turned)
 
 
 @pytest.mark.combinations
@@ -46,7 +29,7 @@ def test_30_row_steps_are_those_of_pytorch(
 ):
     options: Tree = {"momentum": momentum, "delta": delta, "weight_decay": decay}
     options |= {"norm_scope": scope, "unit_step": unit_step}
-    pair = make_pair(twin.row_acmo(0.03, **options), lr=0.03, **options)
+    pair = make_row_pair(twin.row_acmo(0.03, **options), lr=0.03, **options)
     for t in range(30):
         grads = next(pair.grads)
         if t in (0, 7):
@@ -69,21 +52,21 @@ def test_30_row_steps_are_those_of_pytorch(
 
 
 def test_axis_0_is_pytorch_on_the_same_arrays(x64: None):
-    pair = make_pair(twin.row_acmo(0.03, weight_decay=0.1, axis=0), turned=False, lr=0.03, weight_decay=0.1)
+    pair = make_row_pair(twin.row_acmo(0.03, weight_decay=0.1, axis=0), turned=False, lr=0.03, weight_decay=0.1)
     for _ in range(10):
         pair.step()
         pair.assert_equal()
 
 
 def test_complex_row_steps_are_those_of_pytorch(x64: None):
-    pair = make_pair(twin.row_acmo(0.03, weight_decay=0.1), np.complex128, lr=0.03, weight_decay=0.1)
+    pair = make_row_pair(twin.row_acmo(0.03, weight_decay=0.1), np.complex128, lr=0.03, weight_decay=0.1)
     for _ in range(10):
         pair.step()
         pair.assert_equal()
 
 
 def test_float32_row_steps_are_those_of_pytorch():
-    pair = make_pair(twin.row_acmo(0.03), np.float32, lr=0.03)
+    pair = make_row_pair(twin.row_acmo(0.03), np.float32, lr=0.03)
     for _ in range(10):
         pair.step()
         pair.assert_equal(1e-5)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,22 +14,10 @@ optax = pytest.importorskip("optax")
 import jax.numpy as jnp  # noqa: E402
 
 import acmo.jax as twin  # noqa: E402
-from tests.support.jax_pairs import draw  # noqa: E402
+from tests.support.jax_pairs import ROW_SHAPES, draw  # noqa: E402
 from tests.support.jax_suites import stepper  # noqa: E402
 
 pytestmark = pytest.mark.slow  # jax is not among the packages of the quick tier
-Tree = dict[str, Any]
-# As PyTorch stores them; the twin gets them with the first axis last.
-SHAPES = {
-    "bias": (5,), "edge": (24, 3), "filters": (4, 3, 2, 2), "head": (40, 4), "kernel": (5, 7), "narrow": (6, 1),
-    "one": (1, 6), "scale": (), "wide": (3, 30),
-}  # fmt: skip
-
-
-@pytest.fixture
-def x64() -> Iterator[None]:
-    with jax.enable_x64(True):
-        yield
 
 
 @settings(max_examples=30, deadline=None)
@@ -54,7 +41,7 @@ def test_float32_steps_do_not_depend_on_scale(exponent: int):
     kernel = jnp.zeros((6, 5))
     state, scaled = link.init(kernel), link.init(kernel)
     update = jax.jit(link.update)
-    for tree in (next(draw(SHAPES, k, np.float32)) for k in range(4)):
+    for tree in (next(draw(ROW_SHAPES, k, np.float32)) for k in range(4)):
         g = tree["filters"].reshape(-1)[:30].reshape(6, 5)
         u, state = update(g, state)
         v, scaled = update(np.ldexp(g, scales), scaled)
@@ -75,7 +62,7 @@ def test_gradients_near_the_largest_number_step():
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_moment_that_vanishes_takes_no_step(dtype: str, x64: None):
     link = twin.scale_by_row_acmo(1.0)
-    g = jnp.asarray(next(draw(SHAPES, 0))["kernel"], dtype)
+    g = jnp.asarray(next(draw(ROW_SHAPES, 0))["kernel"], dtype)
     _, state = link.update(g, link.init(g))
     u, state = link.update(-g * jnp.array([1.0, 3.0, 1.0, 1 / 3, 1.0, 1.0, 1.0], dtype), state)
     assert (u == 0).all()
@@ -86,7 +73,7 @@ def test_a_moment_that_vanishes_takes_no_step(dtype: str, x64: None):
 
 def test_rows_without_gradient_keep_moment_and_decay():
     ours = twin.row_acmo(0.1, weight_decay=0.5)
-    p, g = (jnp.asarray(next(draw(SHAPES, k, np.float32))["kernel"]) for k in range(2))
+    p, g = (jnp.asarray(next(draw(ROW_SHAPES, k, np.float32))["kernel"]) for k in range(2))
     step = stepper(ours)
     p, state = step(p, ours.init(p), g)
     after, later = step(p, state, g.at[:, 2].set(0))
@@ -99,7 +86,7 @@ def test_rows_without_gradient_keep_moment_and_decay():
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_row_that_is_not_finite_is_skipped_by_itself(bad: float):
     ours = twin.row_acmo(0.1, weight_decay=0.5)
-    p, g = (jnp.asarray(next(draw(SHAPES, k, np.float32))["kernel"]) for k in range(2))
+    p, g = (jnp.asarray(next(draw(ROW_SHAPES, k, np.float32))["kernel"]) for k in range(2))
     step = stepper(ours)
     p, state = step(p, ours.init(p), g)
     good, good_state = step(p, state, g)
@@ -118,7 +105,7 @@ def test_a_row_that_is_not_finite_is_skipped_by_itself(bad: float):
 
 def test_propagate_lets_a_bad_row_through():
     ours = twin.row_acmo(0.1, weight_decay=0.5, nonfinite="propagate")
-    p, g = (jnp.asarray(next(draw(SHAPES, k, np.float32))["kernel"]) for k in range(2))
+    p, g = (jnp.asarray(next(draw(ROW_SHAPES, k, np.float32))["kernel"]) for k in range(2))
     after, state = stepper(ours)(p, ours.init(p), g.at[1, 2].set(np.nan))
     assert jnp.isnan(after).any(0).tolist() == [False, False, True, False, False, False, False]
     assert optax.tree.get(state, "skipped_rows") == 0
@@ -127,8 +114,8 @@ def test_propagate_lets_a_bad_row_through():
 @pytest.mark.parametrize("unit_step", [True, False])
 @pytest.mark.parametrize("delta", [0.0, 0.5])
 def test_row_derivatives_equal_finite_differences(delta: float, unit_step: bool, x64: None):
-    start = jnp.asarray(next(draw(SHAPES, 0))["kernel"])
-    noise = jnp.stack([jnp.asarray(next(draw(SHAPES, k))["kernel"]) for k in range(1, 5)])
+    start = jnp.asarray(next(draw(ROW_SHAPES, 0))["kernel"])
+    noise = jnp.stack([jnp.asarray(next(draw(ROW_SHAPES, k))["kernel"]) for k in range(1, 5)])
 
     def loss(hyper: Any) -> Any:
         ours = twin.row_acmo(hyper[0], hyper[1], delta, hyper[2], unit_step=unit_step)
@@ -153,7 +140,7 @@ def test_row_derivatives_equal_finite_differences(delta: float, unit_step: bool,
 @pytest.mark.parametrize("unit_step", [True, False])
 @pytest.mark.parametrize("special", ["zero gradient", "zero moment", "both", "nan", "opposite"])
 def test_second_derivatives_at_special_rows_are_finite(special: str, unit_step: bool):
-    g, m = (jnp.asarray(next(draw(SHAPES, k, np.float32))["kernel"]) for k in range(2))
+    g, m = (jnp.asarray(next(draw(ROW_SHAPES, k, np.float32))["kernel"]) for k in range(2))
     g = g.at[:, 2].set(0) if special in ("zero gradient", "both") else g
     m = m.at[:, 2].set(0) if special in ("zero moment", "both") else m
     g = g.at[1, 2].set(np.nan) if special == "nan" else g
@@ -171,7 +158,7 @@ def test_second_derivatives_at_special_rows_are_finite(special: str, unit_step: 
 def test_finite_rows_do_not_set_off_debug_nans():
     with jax.debug_nans(True):
         ours = twin.row_acmo(0.1, weight_decay=0.1)
-        params = jax.tree.map(jnp.asarray, next(draw(SHAPES, 0, np.float32)))
+        params = jax.tree.map(jnp.asarray, next(draw(ROW_SHAPES, 0, np.float32)))
         state = ours.init(params)
         for scale in (0.0, 1.0, 1e-30, 0.0, 1e30):
             _, state = ours.update(jax.tree.map(lambda p, s=scale: s * p, params), state, params)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import doctest
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,34 +12,17 @@ jax = pytest.importorskip("jax")
 optax = pytest.importorskip("optax")
 import jax.numpy as jnp  # noqa: E402
 
-import acmo  # noqa: E402
 import acmo.jax as twin  # noqa: E402
 from acmo import jax_rows  # noqa: E402
-from tests.support.jax_pairs import Pair, draw, turn  # noqa: E402
+from tests.support.jax_pairs import ROW_SHAPES, Tree, draw, make_row_pair, turn  # noqa: E402
 from tests.support.jax_suites import stepper  # noqa: E402
 
 pytestmark = pytest.mark.slow  # jax is not among the packages of the quick tier
-Tree = dict[str, Any]
-# As PyTorch stores them; the twin gets them with the first axis last.
-SHAPES = {
-    "bias": (5,), "edge": (24, 3), "filters": (4, 3, 2, 2), "head": (40, 4), "kernel": (5, 7), "narrow": (6, 1),
-    "one": (1, 6), "scale": (), "wide": (3, 30),
-}  # fmt: skip
-
-
-@pytest.fixture
-def x64() -> Iterator[None]:
-    with jax.enable_x64(True):
-        yield
-
-
-def make_pair(twin_: Any, dtype: type = np.float64, turned: bool = True, **options: Any) -> Pair:
-    return Pair(SHAPES, lambda ps: acmo.RowACMo(ps, foreach=True, **options), twin_, dtype, turned)
 
 
 def test_a_mask_says_which_rows_decay(x64: None):
     ours = twin.row_acmo(0.03, weight_decay=0.1, mask=lambda params: jax.tree.map(lambda p: p.ndim > 1, params))
-    pair = make_pair(ours, lr=0.03)
+    pair = make_row_pair(ours, lr=0.03)
     pair.opt.param_groups[0]["params"] = [p for p in pair.torch.values() if p.ndim < 2]
     pair.opt.add_param_group({"params": [p for p in pair.torch.values() if p.ndim > 1], "weight_decay": 0.1})
     for _ in range(5):
@@ -49,10 +31,10 @@ def test_a_mask_says_which_rows_decay(x64: None):
 
 
 def test_masked_arrays_are_not_stepped(x64: None):
-    part = {k: k != "bias" for k in SHAPES}
+    part = {k: k != "bias" for k in ROW_SHAPES}
     ours = optax.masked(twin.row_acmo(0.03, weight_decay=0.1), part)
-    params = {k: jnp.asarray(turn(x)) for k, x in next(draw(SHAPES, 0)).items()}
-    grads = {k: jnp.asarray(turn(x)) for k, x in next(draw(SHAPES, 1)).items()}
+    params = {k: jnp.asarray(turn(x)) for k, x in next(draw(ROW_SHAPES, 0)).items()}
+    grads = {k: jnp.asarray(turn(x)) for k, x in next(draw(ROW_SHAPES, 1)).items()}
     updates, _ = jax.jit(ours.update)(grads, ours.init(params), params)
     assert (updates["bias"] == grads["bias"]).all()
     assert (updates["kernel"] != grads["kernel"]).all()
@@ -75,7 +57,7 @@ def test_injected_schedules_drive_a_row_step(x64: None):
         return lambda count: start / (1 + count)
 
     ours = optax.inject_hyperparams(twin.row_acmo)(falling(0.1), momentum=falling(1.0), weight_decay=falling(0.2))
-    pair = make_pair(ours, lr=0.1)
+    pair = make_row_pair(ours, lr=0.1)
     for t in range(6):
         pair.opt.param_groups[0].update(lr=0.1 / (1 + t), momentum=1 / (1 + t), weight_decay=0.2 / (1 + t))
         pair.step()
@@ -91,7 +73,7 @@ def test_injected_schedules_drive_a_row_step(x64: None):
 def test_vmap_steps_each_member_by_its_own_rows(x64: None):
     ours = twin.row_acmo(0.03, weight_decay=0.1)
     params, *grads = (
-        jnp.stack([jnp.asarray(next(draw(SHAPES, 3 * k + i))["kernel"]) for i in range(3)]) for k in range(4)
+        jnp.stack([jnp.asarray(next(draw(ROW_SHAPES, 3 * k + i))["kernel"]) for i in range(3)]) for k in range(4)
     )
     step, batch = stepper(ours), params
     states, state = [ours.init(p) for p in params], jax.vmap(ours.init)(params)
@@ -109,7 +91,7 @@ def test_dtypes_of_row_moments_and_updates():
         ("bfloat16", "float32", "float32"),
     ):  # fmt: skip
         link = twin.scale_by_row_acmo(mu_dtype=mu_dtype)
-        g = jnp.asarray(next(draw(SHAPES, 0))["kernel"], dtype)
+        g = jnp.asarray(next(draw(ROW_SHAPES, 0))["kernel"], dtype)
         state = link.init(g)
         for _ in range(2):
             u, state = link.update(g, state)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import doctest
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,23 +17,16 @@ import acmo  # noqa: E402
 import acmo.jax as twin  # noqa: E402
 from acmo import jax_spectral  # noqa: E402
 from tests.support import spectral_oracle  # noqa: E402
-from tests.support.jax_pairs import Pair, draw, turn  # noqa: E402
+from tests.support.jax_pairs import Pair, Tree, draw, turn  # noqa: E402
 from tests.support.jax_suites import stepper  # noqa: E402
 
 pytestmark = pytest.mark.slow  # jax is not among the packages of the quick tier
-Tree = dict[str, Any]
 # As PyTorch stores them; the twin gets them with the first axis last.
 SHAPES = {
     "bias": (12,), "edge": (8, 30), "fat": (10, 60), "filters": (16, 3, 2, 2), "head": (90, 10), "kernel": (12, 20),
     "scale": (), "tall": (40, 9),
 }  # fmt: skip
 SPECTRAL = ("fat", "filters", "kernel", "tall")
-
-
-@pytest.fixture
-def x64() -> Iterator[None]:
-    with jax.enable_x64(True):
-        yield
 
 
 def make_pair(twin_: Any, dtype: type = np.float64, turned: bool = True, **options: Any) -> Pair:

@@ -11,11 +11,16 @@ import optax
 import torch
 from torch import Tensor
 
-from acmo import ACMo
+from acmo import ACMo, RowACMo
 from tests.support.jax_suites import stepper
 
 Tree = dict[str, Any]
 Shapes = dict[str, tuple[int, ...]]
+# By row, as PyTorch stores them; the twin gets them with the first axis last.
+ROW_SHAPES: Shapes = {
+    "bias": (5,), "edge": (24, 3), "filters": (4, 3, 2, 2), "head": (40, 4), "kernel": (5, 7), "narrow": (6, 1),
+    "one": (1, 6), "scale": (), "wide": (3, 30),
+}  # fmt: skip
 
 
 def draw(shapes: Shapes, seed: int, dtype: type = np.float64) -> Iterator[Tree]:
@@ -73,3 +78,8 @@ class Pair:
         for key, found in angles._asdict().items():
             expected = np.nan_to_num([report[key] for report in reports])
             np.testing.assert_allclose(found, expected, tolerance, tolerance, err_msg=key)
+
+
+def make_row_pair(twin: Any, dtype: type = np.float64, turned: bool = True, **options: Any) -> Pair:
+    """Return RowACMo and its twin on `ROW_SHAPES`."""
+    return Pair(ROW_SHAPES, lambda params: RowACMo(params, foreach=True, **options), twin, dtype, turned)
