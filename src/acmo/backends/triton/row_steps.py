@@ -1,8 +1,8 @@
 """A step by row: two launches for a model of matrices, two more where a tensor goes by column or is one long row."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from acmo.backends.triton.steps import TYPES, find_counts, keep_room, on_device,
 from acmo.backends.triton.tables import kind_of
 from acmo.step_data import GroupOptions, Part, RowNorms, StepOptions, StepRecord
 
+T = TypeVar("T")
 WARPS = 4
 
 
@@ -57,31 +58,37 @@ def step_part(
     cache: dict[Any, Any],
 ) -> RowNorms:
     """Step one part in place, as `acmo.backends.foreach_rows.step_part` does: beside others, or after clipping."""
-    with on_device(part.params[0].device):
-        run = prepare_part(part, group, options, factor, should_step, cache)
-        launch_sums(run)
-        launch_updates(run)
-        launch_finish(run, count=False)
-    increment_version([*part.params, *part.moments, *part.moment_scales])
-    return RowNorms(*run.tables.found.clone().unbind())
+    found, _ = run_part(part, group, options, factor, should_step, cache, launch_updates)
+    return found
 
 
-def prepare_part(
+def run_part(
     part: Part,
     group: GroupOptions,
     options: StepOptions,
     factor: Tensor | None,
     should_step: Tensor | None,
     cache: dict[Any, Any],
-) -> "Run":
-    """Return what the launches for one part need; its report is 0 where the step is not taken."""
+    update: Callable[["Run"], T],
+) -> tuple[RowNorms, T]:
+    """Step one part in place, with ``update`` after the sums.
+
+    Return the part's report, which is 0 where the step is not taken, and what ``update`` returns.
+    """
     device = part.params[0].device
-    tables = find_tables([part._replace(group=0)], [group], ("part", part.group, part.scope, part.indices), cache, None)
-    tables.found.zero_()
-    found_inf = None if should_step is None else (~should_step).to(device, torch.float32)
-    factor = None if factor is None else factor.to(device)
-    plain = group._replace(maximize=False)  # the factor has the sign
-    return prepare([plain], options, tables, None, factor, found_inf)
+    with on_device(device):
+        places = "part", part.group, part.scope, part.indices
+        tables = find_tables([part._replace(group=0)], [group], places, cache, None)
+        tables.found.zero_()
+        found_inf = None if should_step is None else (~should_step).to(device, torch.float32)
+        factor = None if factor is None else factor.to(device)
+        plain = group._replace(maximize=False)  # the factor has the sign
+        run = prepare([plain], options, tables, None, factor, found_inf)
+        launch_sums(run)
+        updated = update(run)
+        launch_finish(run, count=False)
+    increment_version([*part.params, *part.moments, *part.moment_scales])
+    return RowNorms(*tables.found.clone().unbind()), updated
 
 
 def find_tables(

@@ -6,12 +6,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import increment_version
 
 from acmo.backends.spectral import measure_cosines, sum_products
 from acmo.backends.triton import row_steps, spectral_kernels
 from acmo.backends.triton.row_steps import Run
-from acmo.backends.triton.steps import TYPES, on_device
+from acmo.backends.triton.steps import TYPES
 from acmo.backends.triton.tables import Table
 from acmo.newton_schulz import choose_dtype, orthogonalise
 from acmo.step_data import GroupOptions, Part, RowNorms, StepOptions
@@ -28,18 +27,18 @@ def step_part(
     cache: dict[Any, Any],
 ) -> RowNorms:
     """Step one part in place, as `acmo.backends.foreach_rows.step_part` does."""
-    with on_device(part.params[0].device):
-        run = row_steps.prepare_part(part, group, options, factor, should_step, cache)
-        row_steps.launch_sums(run)
+
+    def update(run: Run) -> tuple[list[Tensor], Tensor]:
         units = allocate_units(part, choose_dtype(part.params[0], options.ns_dtype))
         row_steps.launch_updates(run, write_addresses(run.tables.units, units), units[0].dtype)
         directions = [o.contiguous() for o in orthogonalise(units, options.ns_steps)]
         del units
         inners = measure_inners(part, group, directions, factor)
         move_along(run, directions)
-        row_steps.launch_finish(run, count=False)
-    increment_version([*part.params, *part.moments, *part.moment_scales])
-    return report(RowNorms(*run.tables.found.clone().unbind()), directions, inners)
+        return directions, inners
+
+    found, (directions, inners) = row_steps.run_part(part, group, options, factor, should_step, cache, update)
+    return report(found, directions, inners)
 
 
 def allocate_units(part: Part, dtype: torch.dtype) -> list[Tensor]:
