@@ -154,7 +154,8 @@ def find_line_scalars(
     rows = tl.where(shares, (total + WIDTH - 1) // WIDTH, chunks)
     stride = tl.where(shares, WIDTH, columns)
     lane = index * WIDTH + lanes
-    real = (lane < columns) | shares
+    # Not `| shares`: Triton 3.9's interpreter makes integers of a vector and a scalar of bits.
+    real = lane < tl.where(shares, (index + 1) * WIDTH, columns)
     first = partials + tl.load(tensor + FIRST_PARTIAL)
     raw_sq = add_up(first + LINE_RAW_SQ * lines, rows, stride, lane, real, total, shares)
     grad_sq = add_up(first + LINE_GRAD_SQ * lines, rows, stride, lane, real, total, shares)
