@@ -2,12 +2,15 @@
 
 import copy
 import math
+from contextlib import nullcontext
 
 import pytest
 import torch
 from torch import nn
 
+import acmo
 from acmo import ACMo
+from acmo.step_data import NonFiniteGradient
 from tests.support import fuzz
 from tests.support.backends import FUSED, REFERENCE
 from tests.support.triton_interpreter import needs_triton
@@ -80,3 +83,28 @@ def test_kernels_agree_on_twenty_random_cases(start):
 def test_kernels_agree_on_200_random_cases(start):
     for seed in range(start, start + 20):
         fuzz.check(fuzz.draw_case(seed))
+
+
+@pytest.mark.parametrize("kind", [acmo.RowACMo, acmo.SpectralACMo])
+@pytest.mark.parametrize("shape", [(), (2, 3), (12, 16)], ids=str)
+def test_an_infinite_gradient_spreads_under_propagate(kind, shape):
+    ends = []
+    for backend in (FUSED, REFERENCE):
+        p = nn.Parameter(torch.ones(shape, dtype=torch.float64))
+        opt = kind([p], nonfinite="propagate", **backend)
+        p.grad = torch.full_like(p, math.inf)
+        opt.step()
+        ends.append([p.detach(), opt.state[p]["momentum_buffer"]])
+    torch.testing.assert_close(*ends, equal_nan=True)
+    assert ends[0][0].isnan().all()
+
+
+def test_a_step_that_ends_with_an_error_is_not_skipped():
+    for backend in (FUSED, REFERENCE):
+        p = nn.Parameter(torch.ones(1))
+        opt = ACMo([p], nonfinite="raise", **backend)
+        for value in (1.0, math.inf):
+            p.grad = torch.full_like(p, value)
+            with pytest.raises(NonFiniteGradient) if value == math.inf else nullcontext():
+                opt.step()
+        assert opt.skipped_steps == 0

@@ -80,9 +80,11 @@ def find_row_length(new_sq, grad_sq, moves, entries, UNIT: tl.constexpr, LEVEL: 
     """Return √n/N of unit steps, 1 of others; 0 where a row does not step: then m_t is rounding."""
     if UNIT:
         new = tl.sqrt(new_sq)
-        vanishes = new <= LEVEL * tl.sqrt(grad_sq)
+        finite = grad_sq - grad_sq == 0
+        vanishes = finite & (new <= LEVEL * tl.sqrt(grad_sq))
         length = tl.where(vanishes, 0.0, tl.sqrt(entries) / tl.where(vanishes, 1.0, new))
         length = tl.minimum(length, 3.4e38)
+        length = tl.where(finite, length, float("nan"))  # what "propagate" lets through spreads
     else:
         length = new_sq * 0.0 + 1.0
         length = tl.where(length == length, length, 1.0)

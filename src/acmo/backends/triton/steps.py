@@ -14,7 +14,7 @@ from torch.autograd.graph import increment_version
 from acmo.backends.scalars import refuse_nonfinite
 from acmo.backends.triton import fields, pass_kernels, scalar_kernels, tensor_kernels
 from acmo.backends.triton.tables import PassTables, kind_of
-from acmo.step_data import GroupOptions, Part, StepOptions, StepRecord
+from acmo.step_data import GroupOptions, NonFiniteGradient, Part, StepOptions, StepRecord
 
 BLOCK, WARPS = 2048, 8  # of the passes: 8 entries per thread
 TILE, LANES = 32, 1024  # of the scalars
@@ -63,7 +63,11 @@ def step(
     applied = tables.applied_flag
     if options.nonfinite == "raise" and not applied and not (options.found_inf is not None and options.found_inf):
         raw, grad = tables.sums[fields.RAW_SQ.value], tables.coefficients[:, fields.GRAD_SQ.value]
-        refuse_nonfinite(parts, raw, grad, raw.sum())
+        try:
+            refuse_nonfinite(parts, raw, grad, raw.sum())
+        except NonFiniteGradient:
+            tables.counts[fields.STEPS_SKIPPED.value] -= 1  # the kernel counted a step that ends with an error
+            raise
     return StepRecord(tables.norms, tables.clip_scale, applied, tables.moment_sqs, places, kernel_log=tables.log)
 
 
