@@ -39,6 +39,7 @@ from acmo.backends.triton.fields import (
     SIZE,
     SPLIT_KIND,
 )
+from acmo.backends.triton.pass_kernels import to_moment
 from acmo.backends.triton.row_arithmetic import (
     add_decay,
     find_factor,
@@ -262,7 +263,7 @@ def update_lines(
                     if M == tl.int8:
                         tl.store(m_at + at, to_bytes(stored, step[:, None]), here & (changes != 0)[:, None])
                     else:
-                        tl.store(m_at + at, stored.to(M), here)
+                        tl.store(m_at + at, to_moment(stored, M), here)
         if sweep == 0 and M == tl.int8:
             step = (step / 127.0).to(tl.float32).to(WIDE)
     if M == tl.int8:

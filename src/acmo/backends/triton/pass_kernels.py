@@ -50,6 +50,14 @@ def mix_bits(h):
 
 
 @triton.jit
+def to_moment(m, M: tl.constexpr):
+    """Return m in the dtype of moments; float16 saturates, since an infinite m would be NaN after the next step."""
+    if M == tl.float16:
+        m = tl.where(m == m, tl.minimum(tl.maximum(m, -65504.0), 65504.0), m)
+    return m.to(M)
+
+
+@triton.jit
 def round_randomly(x, index, seed):
     """Return float32 as bfloat16, rounded up with the probability of what is dropped, as native/row_convert.h does."""
     random = mix_bits(index.to(tl.uint32) ^ seed) >> 16
@@ -223,9 +231,7 @@ def update_chunks(
             if COUPLED:  # without decay an infinite θ must not make m NaN
                 m += tl.where(decay != 0, decay * theta, 0.0)
             theta = kappa * theta - alpha * (m * length)
-            if M == tl.float16:  # an infinite m would be NaN after the next step
-                m = tl.where(m == m, tl.minimum(tl.maximum(m, -65504.0), 65504.0), m)
-            stored = m.to(M)
+            stored = to_moment(m, M)
             if RANDOM:
                 new = round_randomly(theta.to(tl.float32), first_index + i + lanes, seed)
             else:

@@ -24,6 +24,7 @@ from acmo.backends.triton.fields import (
     ROWS,
     SCALE,
 )
+from acmo.backends.triton.pass_kernels import to_moment
 from acmo.backends.triton.row_arithmetic import (
     add_decay,
     find_factor,
@@ -88,7 +89,7 @@ def step_tile(
         tl.store(m_at + at, to_bytes(new, step.to(WIDE)[:, None]), here & moves[:, None])
         tl.store(scale_at, step, known & moves)
     else:
-        tl.store(m_at + at, new.to(M), here & moves[:, None])
+        tl.store(m_at + at, to_moment(new, M), here & moves[:, None])
     report_rows(out, slots, known, moves, decays, raw_sq, grad_sq, moment_sq, new_sq, weight, divisor)
 
 
@@ -176,7 +177,7 @@ def step_long_row(
         if M == tl.int8:
             tl.store(m_at + i + lanes, to_bytes(new, step.to(WIDE)), here & moves)
         else:
-            tl.store(m_at + i + lanes, new.to(M), here & moves)
+            tl.store(m_at + i + lanes, to_moment(new, M), here & moves)
     if M == tl.int8:
         tl.store(scale_at, step, moves)
     report_rows(out, slots, known, moves, decays, raw_sq, grad_sq, moment_sq, new_sq, weight, divisor)
