@@ -36,6 +36,7 @@ w.grad = torch.ones(3)
 opt.step()
 assert w.allclose(torch.full((3,), 0.9)), w
 """
+VERSION = metadata.version("acmo")
 
 
 def run(code: str) -> str:
@@ -142,8 +143,8 @@ def sources() -> set[str]:
 
 def assert_wheel_holds_the_package_alone(names: set[str]) -> None:
     assert sources() <= names
-    assert "acmo-0.2.0.dist-info/licenses/LICENSE" in names
-    assert all(n.startswith(("acmo/", "acmo-0.2.0.dist-info/")) for n in names), names
+    assert f"acmo-{VERSION}.dist-info/licenses/LICENSE" in names
+    assert all(n.startswith(("acmo/", f"acmo-{VERSION}.dist-info/")) for n in names), names
     assert not {n for n in names if n.endswith((".c", ".h", ".pyc"))}
 
 
@@ -157,7 +158,7 @@ def test_sdist_builds_one_wheel_with_the_kernel_for_every_python(tree: Path) -> 
     assert not {name for name in files if name.startswith((".venv", ".git/", "runs", "data", "build", "dist"))}
     assert not {name for name in files if name.endswith((".so", ".pyc"))}
 
-    assert re.fullmatch(r"acmo-0\.1\.0-py3-none-(?!any)\w+\.whl", wheel.name)
+    assert re.fullmatch(rf"acmo-{re.escape(VERSION)}-py3-none-(?!any)\w+\.whl", wheel.name)
     names = names_in(wheel)
     assert_wheel_holds_the_package_alone(names)
     assert [n for n in names if n.startswith("acmo/native/libacmo_kernel.")]
@@ -166,7 +167,7 @@ def test_sdist_builds_one_wheel_with_the_kernel_for_every_python(tree: Path) -> 
 @pytest.mark.slow
 def test_without_a_compiler_the_wheel_is_pure(tree: Path) -> None:
     (wheel,) = build(tree, "--wheel", CC="/nonexistent", CXX="/nonexistent")
-    assert wheel.name == "acmo-0.2.0-py3-none-any.whl"
+    assert wheel.name == f"acmo-{VERSION}-py3-none-any.whl"
     names = names_in(wheel)
     assert_wheel_holds_the_package_alone(names)
     assert not [n for n in names if "libacmo_kernel" in n]
