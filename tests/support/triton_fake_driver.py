@@ -91,7 +91,9 @@ def build(shapes: list[tuple[int, ...]], kind: str = "ACMo", **options: Any) -> 
     params = [torch.ones(shape, dtype=dtype, requires_grad=True) for shape in shapes]
     for p in params:
         p.grad = torch.ones_like(p)
-    return params, getattr(acmo, kind)(params, fused=True, **options)
+    opt = getattr(acmo, kind)(params, fused=True, **options)
+    opt._step_log.warns = False  # it would read a flag of the CPU, which these tensors are on; of a GPU it reads none
+    return params, opt
 
 
 def observe(opt: Any, steps: int = 1) -> dict[str, Any]:
