@@ -3,8 +3,9 @@
 from pathlib import Path
 
 from acmo.lab.results.run_record import RunRecord, Score
+from acmo.lab.studies.spec import Spec
 from acmo.lab.studies.storage import Store, sqlite_in
-from acmo.lab.studies.trials import Spec, Studies
+from acmo.lab.studies.trials import Studies
 
 LRS = [0.1, 0.05, 0.01, 0.005, 0.001, 0.0005]
 

@@ -12,9 +12,10 @@ from acmo.lab.config.plan import Contender, make_plan
 from acmo.lab.errors import LabError
 from acmo.lab.redaction import redact_passwords
 from acmo.lab.results.run_record import Score
+from acmo.lab.studies.spec import Spec
 from acmo.lab.studies.stages import tuning_spec, tuning_waves
 from acmo.lab.studies.storage import Store, sqlite_in
-from acmo.lab.studies.trials import Spec, Studies, require_all
+from acmo.lab.studies.trials import Studies, require_all
 from acmo.rivals import REGISTRY
 from tests.support.lab_studies import LRS, finish_all, record, spec, studies
 

@@ -19,9 +19,10 @@ from acmo.lab.results.run_record import RunRecord
 from acmo.lab.results.summary import choose
 from acmo.lab.runs import provenance
 from acmo.lab.studies.progress import Display
+from acmo.lab.studies.spec import Spec
 from acmo.lab.studies.stages import final_spec, tuning_spec, tuning_waves
 from acmo.lab.studies.storage import Store
-from acmo.lab.studies.trials import Spec, Studies
+from acmo.lab.studies.trials import Studies
 from acmo.lab.studies.worker import Failed
 from acmo.lab.studies.worker_pool import Pool
 from acmo.rivals import REGISTRY

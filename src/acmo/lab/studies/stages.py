@@ -8,7 +8,7 @@ from acmo.lab.config.grids import grid_of, planned_points
 from acmo.lab.config.plan import Contender, Plan, slug
 from acmo.lab.config.run_options import run_config
 from acmo.lab.results.run_record import Role, Score
-from acmo.lab.studies.trials import Spec
+from acmo.lab.studies.spec import Spec
 
 _FORMAT = 2  # of what a study's trials hold
 

@@ -9,63 +9,21 @@ import threading
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import wraps
 from math import inf, isfinite
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
-from acmo.lab.config.run_options import RunConfig, run_config
+from acmo.lab.config.run_options import RunConfig
 from acmo.lab.errors import LabError
-from acmo.lab.results.run_record import RunRecord, Score
+from acmo.lab.results.run_record import RunRecord
+from acmo.lab.studies.spec import Spec, decode, encode
 from acmo.lab.studies.storage import StorageOutage, Store, import_optuna, outlast_outages
 
 T = TypeVar("T")
 DONE = ("COMPLETE", "PRUNED")
 # Successive halving: after 25 % and 50 % of the steps, the better half is promoted to the next rung.
 FIRST_RUNG, REDUCTION = 25, 2
-
-
-@dataclass(frozen=True)
-class Spec:
-    """What a worker must know of a study; plain values, so that it travels to other processes.
-
-    Args:
-      name: unique in the store; it holds a hash of what the outcomes depend on.
-      label: the contender.
-      task: the task.
-      phase: ``tune`` tries settings, ``final`` tries seeds of one setting.
-      run: the run's options, except for those of a point.
-      folder: where its runs lie, relative to the output folder.
-      score: what is reported to Optuna, of the validation data (tune) or of the test data (final).
-      points: what is tried; empty if TPE chooses.
-      grid: for each option, the values that are tried or lie around what the sampler tries.
-      sampler: "grid", "tpe" or "random".
-      trials: how many.
-      prune: stop those early that fall behind the others.
-    """
-
-    name: str
-    label: str
-    task: str
-    phase: Literal["tune", "final"]
-    run: dict[str, Any]
-    folder: str
-    score: Score
-    points: list[dict[str, Any]]
-    grid: dict[str, list[Any]] = field(default_factory=dict)
-    sampler: str = "grid"
-    trials: int = 0
-    prune: bool = False
-
-    def __len__(self) -> int:
-        return self.trials if self.sampler == "tpe" else len(self.points)
-
-    def config(self, point: dict[str, Any]) -> RunConfig:
-        """Return the run of a point."""
-        values = {**self.run, "phase": self.run.get("phase", self.phase)}
-        if self.phase == "final":
-            return run_config(**{**values, "seed": point["seed"]})
-        return run_config(**{**values, "settings": {**self.run.get("settings", {}), **point}})
 
 
 @dataclass
@@ -142,7 +100,7 @@ class Studies:
                 live = set(map(self._read_key, self._trials(spec, "WAITING", "RUNNING", *DONE)))
                 for point, key in zip(spec.points, self._keys[spec.name], strict=True):
                     if key not in live:
-                        study.enqueue_trial({o: _encode(v) for o, v in point.items()}, user_attrs={"point": point})
+                        study.enqueue_trial({o: encode(v) for o, v in point.items()}, user_attrs={"point": point})
 
     def claim(self) -> Claim | None:
         """Return the next trial; None if nothing waits (but `running` ones may come back to the queue)."""
@@ -342,7 +300,7 @@ class Studies:
             if spec.sampler != "grid" and option == "lr" and len(values) > 1:
                 point[option] = trial.suggest_float(option, min(values), max(values), log=True)
             else:
-                point[option] = _decode(trial.suggest_categorical(option, [_encode(v) for v in values]), values)
+                point[option] = decode(trial.suggest_categorical(option, [encode(v) for v in values]), values)
         return point
 
 
@@ -355,15 +313,6 @@ def require_all(studies: Studies) -> None:
             f"{lost} of {counts['all']} trials were given up after their workers died {studies.store.retries + 1} "
             "times (out of memory?); the same command tries them again"
         )
-
-
-def _encode(value: Any) -> Any:
-    """Return a value as Optuna stores categories: a list as JSON."""
-    return json.dumps(value) if isinstance(value, list | tuple) else value
-
-
-def _decode(encoded: Any, values: Sequence[Any]) -> Any:
-    return next(v for v in values if _encode(v) == encoded)
 
 
 def _key(point: Any) -> str:

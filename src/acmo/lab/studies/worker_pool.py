@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from acmo.lab.errors import LabError
+from acmo.lab.studies.spec import Spec
 from acmo.lab.studies.storage import StorageOutage, Store
-from acmo.lab.studies.trials import Spec, Studies, require_all
+from acmo.lab.studies.trials import Studies, require_all
 from acmo.lab.studies.worker import LOG, Failed, work
 
 _PATIENCE = 15.0  # seconds for workers to end after Ctrl-C: some steps are long
