@@ -63,7 +63,7 @@ def test_replays_use_live_gradients_and_learning_rates(case, monkeypatch):
         theirs.step(seed)
     make_staging_ready(ours.opt)
     ours.write_gradients(4)
-    with capture(monkeypatch) as graph:
+    with capture(ours.opt, monkeypatch) as graph:
         ours.opt.step()
     theirs.step(4)
     assert graph.launches
@@ -96,7 +96,7 @@ def test_tables_of_a_graph_outlive_their_optimizer(monkeypatch):
     run.step(1)
     run.step(2)
     make_staging_ready(run.opt)
-    with capture(monkeypatch):
+    with capture(run.opt, monkeypatch):
         run.opt.step()
     owners = [x for x in tables.captured[kept:] if isinstance(x, tables.PassTables)]
     uploads = [x for x in tables.captured[kept:] if isinstance(x, tuple)]
