@@ -36,13 +36,12 @@ class StatefulOptimizer(Optimizer):
     def __repr__(self) -> str:
         """Return torch's text; by row it also has the number of parameters that go by row, by column and whole."""
         shown = copy.copy(self)
-        shown.param_groups = [
-            {
-                **group,
-                "norm_scope": describe_scope(group["norm_scope"], [resolve_kind(group, p) for p in group["params"]]),
-            }
-            for group in self.param_groups
-        ]
+        shown.param_groups = []
+        for group in self.param_groups:
+            kinds = [resolve_kind(group, p) for p in group["params"]]
+            shown.param_groups.append({**group, "norm_scope": describe_scope(group["norm_scope"], kinds)})
+            if group["unit_step"] != "spectral":
+                del shown.param_groups[-1]["spectral"]  # nothing reads it
         return Optimizer.__repr__(shown)
 
     def state_dict(self) -> dict[str, Any]:

@@ -199,6 +199,8 @@ def test_repr_shows_how_many_parameters_go_by_row_and_column():
         "row (10 whole)",
     ):
         assert f"norm_scope: {shown}" in spectral
+    assert "spectral: True" in spectral
+    assert "spectral:" not in named  # an option that RowACMo does not read
     assert opt.param_groups[0]["norm_scope"] == "auto"
     assert "norm_scope: global\n" in repr(acmo.ACMo(net.parameters()))
 
