@@ -1,4 +1,8 @@
-"""What norms are taken over: the scopes by row, and the shapes that decide between rows, columns and matrices."""
+"""What norms are taken over: the scopes by row, and the shapes that decide between rows, columns and matrices.
+
+A new scope is named here, in `options.NORM_SCOPES`, in `blocks.find_scopes` (the reference) and in the tables of the
+backends that are to take it (`SCOPE_CODES`).
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
