@@ -178,7 +178,7 @@ def test_the_tables_of_the_docs_are_printed(
     row = floor.FloorRow(64, 0.19, 256, 0.5, 0.1, 1.0, 2.0, 3.0)
     monkeypatch.setattr(floor, "measure_box", lambda batch, step, steps: row)
     monkeypatch.setattr(floor, "skewed_offset", lambda psi: -0.25)
-    floor.main()
+    floor._print_tables()
     out = capsys.readouterr().out
     assert "| 64 | 0.19 | 256 | 0.5000 ± 0.1000 | 6 = 1 + 2 + 3 |" in out
     assert "| 0.9 | 0.1066, p = 0.206 | 4.2632 |" in out

@@ -149,7 +149,7 @@ def skewed_offset(psi: str, beta: float = 0.9, delta: float = 1e-8) -> float:
     return float(problem.grad(end).mean())
 
 
-def main() -> None:
+def _print_tables() -> None:
     """Print the tables and figures of docs/theory.md."""
     print("| batch | αL | T | measured (± standard error) | bound = rate + α's noise + floor |\n|---|---|---|---|---|")
     for batch, step, steps in ((1, 0.19, 4096), (1, 0.019, 4096), (64, 0.19, 256), (64, 0.19, 4096), (64, 0.019, 4096)):
@@ -167,4 +167,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    main()
+    _print_tables()
