@@ -38,7 +38,9 @@ def read_lines(path: Path) -> Iterator[Row]:
 def write_csv(path: Path, rows: Iterable[Mapping[str, Any]], without: Sequence[str] = ()) -> None:
     """Write a table: what is nested becomes ``outer.inner`` columns, a list becomes JSON; some columns are left out."""
     flat = list(map(flatten, rows))
-    columns = [column for column in dict.fromkeys(chain.from_iterable(flat)) if column not in without]
+    every = dict.fromkeys(chain.from_iterable(flat))
+    nested = {column.partition(".")[0] for column in every if "." in column}  # None where there is nothing inside
+    columns = [column for column in every if column not in without and column not in nested]
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
