@@ -138,13 +138,19 @@ def test_the_grids_are_those_of_the_paper():
     assert REGISTRY["acmo"].grid.keys() == {"lr", "weight_decay"}
 
 
-@pytest.mark.parametrize("name", sorted(OWN_LRS))
-def test_own_rates_are_half_decades_around_the_default(name: str):
+@entries
+def test_rates_are_four_and_half_a_decade_apart(entry: Entry):
+    assert len(entry.rates) == 4
+    assert all(2.9 < high / low < 3.4 for high, low in pairwise(entry.rates))
+
+
+@pytest.mark.parametrize("name", sorted(OWN_LRS | {"acmo", "adam", "adamw", "padam", "adabound"}))
+def test_rates_lie_around_the_default(name: str):
     if name in OF_OTHERS:
         pytest.importorskip(OF_OTHERS[name])
-    rates = REGISTRY[name].grid["lr"]
-    assert all(2.9 < high / low < 3.4 for high, low in pairwise(rates))
+    rates = REGISTRY[name].rates
     assert rates[-1] < REGISTRY[name].defaults["lr"] < rates[0]
+    assert name not in OWN_LRS or REGISTRY[name].grid["lr"] == rates
 
 
 @entries

@@ -28,11 +28,12 @@ FINAL_LR: Grid = {"final_lr": (0.1, 1.0)}
 COUPLED: Grid = {"weight_decay": (0.0, 1e-4, 5e-4, 1e-3, 5e-3)}
 DECOUPLED: Grid = {"weight_decay": (0.0, 1e-3, 1e-2, 1e-1, 1.0)}
 
-# Ours, for what the paper does not have: half a decade apart, around the value that each one's reference uses.
-LR_1E0: Grid = {"lr": (1.0, 0.3, 0.1, 0.03)}
-LR_1E2: Grid = {"lr": (1e-2, 3e-3, 1e-3, 3e-4)}
-LR_2E2: Grid = {"lr": (2e-2, 6e-3, 2e-3, 6e-4)}
-LR_1E3: Grid = {"lr": (1e-3, 3e-4, 1e-4, 3e-5)}
+# Ours: four half a decade apart, as many for everyone, around the value that each one's reference uses.
+UP_TO_1 = (1.0, 0.3, 0.1, 0.03)
+UP_TO_1E_1 = (1e-1, 3e-2, 1e-2, 3e-3)
+UP_TO_1E_2 = (1e-2, 3e-3, 1e-3, 3e-4)
+UP_TO_2E_2 = (2e-2, 6e-3, 2e-3, 6e-4)
+UP_TO_1E_3 = (1e-3, 3e-4, 1e-4, 3e-5)
 PLAIN_MOMENTUM: Grid = {"momentum": (0.9, 0.95)}
 
 
@@ -46,7 +47,8 @@ class Entry:
       reference: where it comes from.
       class_path: ``module:Class`` of its class, which is where its defaults are.
       overrides: the options that differ from the class's defaults.
-      grid: for each option that is tuned, the values that are tried.
+      rates: the learning rates that are tried where nothing else is asked for.
+      grid: for each option that is tuned, the paper's values; ours for what it does not have.
       builder: ``module:function`` of what builds it from ``params`` and options, if the class alone does not.
       scopes: whether it is to have the groups of `acmo.param_groups` with ``scopes=True``: which matrices are tables,
         heads and hidden layers.
@@ -58,6 +60,7 @@ class Entry:
     reference: str
     class_path: str
     overrides: Mapping[str, Any]
+    rates: tuple[float, ...]
     grid: Grid
     builder: str | None = None
     scopes: bool = False
@@ -119,79 +122,88 @@ def _entry(
     title: str,
     reference: str,
     class_path: str,
+    rates: tuple[float, ...],
     *grids: Grid,
+    own_rates: bool = False,
     builder: str | None = None,
     scopes: bool = False,
     schedule: str | None = None,
     **overrides: Any,
 ) -> Entry:
-    grid = {option: values for part in (LR, *grids) for option, values in part.items()}
+    lr: Grid = {"lr": rates} if own_rates else LR
+    grid = {option: values for part in (lr, *grids) for option, values in part.items()}
     class_path = class_path if ":" in class_path else f"torch.optim:{class_path}"
     options, values = MappingProxyType(overrides), MappingProxyType(grid)
-    return Entry(name, title, reference, class_path, options, values, builder, scopes, schedule)
+    return Entry(name, title, reference, class_path, options, rates, values, builder, scopes, schedule)
 
 
 # torch's own are fused where torch can: RMSprop cannot. Momentum 0.9 is the first value of the paper's grid.
 _ENTRIES = (
-    _entry("acmo", "ACMo", "Huang et al., 2021", "acmo.optimizer:ACMo", COUPLED),
+    _entry("acmo", "ACMo", "Huang et al., 2021", "acmo.optimizer:ACMo", UP_TO_1, COUPLED),
     _entry(
         "acmo-authors", "ACMo, authors' code", "github.com/Xunpeng746/ACMo, CIFAR",
-        "acmo.rivals.authors_acmo:AuthorsACMo", LR_1E0, COUPLED,
+        "acmo.rivals.authors_acmo:AuthorsACMo", UP_TO_1, COUPLED, own_rates=True,
     ),
     _entry(
         "acmo-authors-nmt", "ACMo, authors' NMT code", "github.com/Xunpeng746/ACMo, translation",
-        "acmo.rivals.authors_acmo:AuthorsACMo", LR_1E0, COUPLED, factor=0.9, norm_scope="global",
+        "acmo.rivals.authors_acmo:AuthorsACMo", UP_TO_1, COUPLED, factor=0.9, norm_scope="global", own_rates=True,
     ),
-    _entry("row-acmo", "RowACMo", "this package", "acmo.row_acmo:RowACMo", LR_1E2, DECOUPLED, scopes=True),
+    _entry(
+        "row-acmo", "RowACMo", "this package", "acmo.row_acmo:RowACMo", UP_TO_1E_2, DECOUPLED, scopes=True,
+        own_rates=True,
+    ),
     _entry(
         "spectral-acmo", "SpectralACMo", "this package; Jordan et al., 2024", "acmo.spectral_acmo:SpectralACMo",
-        LR_2E2, DECOUPLED, scopes=True,
+        UP_TO_2E_2, DECOUPLED, scopes=True, own_rates=True,
     ),
     _entry(
         "row-momentum", "row momentum", "Glentis et al., 2025", "acmo.rivals.unit_momentum:UnitMomentum",
-        LR_1E2, PLAIN_MOMENTUM, DECOUPLED, scopes=True,
+        UP_TO_1E_2, PLAIN_MOMENTUM, DECOUPLED, scopes=True, own_rates=True,
     ),
     _entry(
         "spectral-momentum", "spectral momentum", "Jordan et al., 2024", "acmo.rivals.unit_momentum:UnitMomentum",
-        LR_2E2, PLAIN_MOMENTUM, DECOUPLED, scopes=True, unit_step="spectral",
+        UP_TO_2E_2, PLAIN_MOMENTUM, DECOUPLED, scopes=True, unit_step="spectral", own_rates=True,
     ),
     _entry(
-        "muon", "Muon + AdamW", "Jordan et al., 2024; Liu et al., 2025", "acmo.rivals.muon:MuonAdamW",
-        LR_1E2, DECOUPLED, scopes=True,
+        "muon", "Muon + AdamW", "Jordan et al., 2024; Liu et al., 2025", "acmo.rivals.muon:MuonAdamW", UP_TO_1E_2,
+        DECOUPLED, scopes=True, own_rates=True,
     ),
-    _entry("lion", "Lion", "Chen et al., 2023", "pytorch_optimizer:Lion", LR_1E3, DECOUPLED),
+    _entry("lion", "Lion", "Chen et al., 2023", "pytorch_optimizer:Lion", UP_TO_1E_3, DECOUPLED, own_rates=True),
     _entry(
-        "schedule-free", "Schedule-Free AdamW", "Defazio et al., 2024", "schedulefree:AdamWScheduleFree",
-        LR_1E2, DECOUPLED, schedule="constant",
+        "schedule-free", "Schedule-Free AdamW", "Defazio et al., 2024", "schedulefree:AdamWScheduleFree", UP_TO_1E_2,
+        DECOUPLED, schedule="constant", own_rates=True,
     ),
-    _entry("sgd-momentum", "SGD-momentum", "Polyak, 1964", "SGD", MOMENTUM, COUPLED, momentum=0.9, fused=True),
+    _entry("sgd-momentum", "SGD-momentum", "Polyak, 1964", "SGD", UP_TO_1, MOMENTUM, COUPLED, momentum=0.9, fused=True),
     _entry(
-        "nag", "NAG", "Nesterov, 1983; Sutskever et al., 2013", "SGD", MOMENTUM, COUPLED,
+        "nag", "NAG", "Nesterov, 1983; Sutskever et al., 2013", "SGD", UP_TO_1, MOMENTUM, COUPLED,
         momentum=0.9, nesterov=True, fused=True,
     ),
-    _entry("adagrad", "Adagrad", "Duchi et al., 2011", "Adagrad", COUPLED, fused=True),
-    _entry("rmsprop", "RMSProp", "Tieleman and Hinton, 2012", "RMSprop", COUPLED),
-    _entry("adam", "Adam", "Kingma and Ba, 2015", "Adam", BETAS, COUPLED, fused=True),
-    _entry("amsgrad", "AMSGrad", "Reddi et al., 2018", "Adam", BETAS, COUPLED, amsgrad=True, fused=True),
-    _entry("adamw", "AdamW", "Loshchilov and Hutter, 2019", "AdamW", BETAS, DECOUPLED, fused=True),
+    _entry("adagrad", "Adagrad", "Duchi et al., 2011", "Adagrad", UP_TO_1E_1, COUPLED, fused=True),
+    _entry("rmsprop", "RMSProp", "Tieleman and Hinton, 2012", "RMSprop", UP_TO_1E_2, COUPLED),
+    _entry("adam", "Adam", "Kingma and Ba, 2015", "Adam", UP_TO_1E_2, BETAS, COUPLED, fused=True),
+    _entry("amsgrad", "AMSGrad", "Reddi et al., 2018", "Adam", UP_TO_1E_2, BETAS, COUPLED, amsgrad=True, fused=True),
+    _entry("adamw", "AdamW", "Loshchilov and Hutter, 2019", "AdamW", UP_TO_1E_2, BETAS, DECOUPLED, fused=True),
     _entry(
-        "padam", "PAdam", "Chen et al., 2018", "acmo.rivals.padam:PAdam", BETAS, PARTIAL, COUPLED,
+        "padam", "PAdam", "Chen et al., 2018", "acmo.rivals.padam:PAdam", UP_TO_1, BETAS, PARTIAL, COUPLED,
         bias_correction=True,
     ),
-    _entry("adabound", "AdaBound", "Luo et al., 2019", "acmo.rivals.adabound:AdaBound", BETAS, FINAL_LR, COUPLED),
     _entry(
-        "amsbound", "AMSBound", "Luo et al., 2019", "acmo.rivals.adabound:AdaBound", BETAS, FINAL_LR, COUPLED,
-        amsbound=True,
+        "adabound", "AdaBound", "Luo et al., 2019", "acmo.rivals.adabound:AdaBound", UP_TO_1E_2, BETAS,
+        FINAL_LR, COUPLED,
     ),
     _entry(
-        "nd-adam", "ND-Adam", "Zhang et al., 2017", "acmo.rivals.ndadam:NDAdam", BETAS, COUPLED,
+        "amsbound", "AMSBound", "Luo et al., 2019", "acmo.rivals.adabound:AdaBound", UP_TO_1E_2, BETAS, FINAL_LR,
+        COUPLED, amsbound=True,
+    ),
+    _entry(
+        "nd-adam", "ND-Adam", "Zhang et al., 2017", "acmo.rivals.ndadam:NDAdam", UP_TO_1E_2, BETAS, COUPLED,
         builder="acmo.rivals.ndadam:build_nd_adam",
     ),
-    _entry("swats", "SWATS", "Keskar and Socher, 2017", "acmo.rivals.swats:SWATS", BETAS, COUPLED),
-    _entry("sm3", "SM3", "Anil et al., 2019", "acmo.rivals.sm3:SM3", COUPLED),
+    _entry("swats", "SWATS", "Keskar and Socher, 2017", "acmo.rivals.swats:SWATS", UP_TO_1E_2, BETAS, COUPLED),
+    _entry("sm3", "SM3", "Anil et al., 2019", "acmo.rivals.sm3:SM3", UP_TO_1, COUPLED),
     _entry(
         "full-matrix-adagrad", "full-matrix Adagrad", "Duchi et al., 2011",
-        "acmo.rivals.full_matrix_adagrad:FullMatrixAdagrad", COUPLED,
+        "acmo.rivals.full_matrix_adagrad:FullMatrixAdagrad", UP_TO_1E_1, COUPLED,
     ),
 )  # fmt: skip
 REGISTRY: Mapping[str, Entry] = MappingProxyType({entry.name: entry for entry in _ENTRIES})

@@ -185,8 +185,15 @@ def test_the_full_grid_is_the_registrys(protocol, without_decay):
             assert len(points_of(grid)) == len(entry)
 
 
-def test_the_lr_grid_is_the_papers_eight():
-    p = plan()
+def test_everyone_has_as_many_learning_rates():
+    p = plan(optimizers=list(REGISTRY))
+    assert {len(grid_of(p, c)["lr"]) for c in p.contenders()} == {4}
+    assert all(set(grid_of(p, c)) == {"lr"} for c in p.contenders())
+    assert sum(c["tune"] + c["final"] for c in run_counts(plan()).values()) == 7 * (4 + 5)
+
+
+def test_the_papers_eight_rates_are_there_by_name():
+    p = plan(grid="paper-lr")
     assert all(
         grid_of(p, c) == {"lr": [0.1, 0.05, 0.01, 0.005, 0.001, 0.0005, 0.0001, 0.00005]} for c in p.contenders()
     )
@@ -199,7 +206,7 @@ def test_fixed_wd_tunes_sgd_first_and_shares_its_weight_decay():
     sgd, adamw = p.contenders()[1], p.contenders()[2]
     assert len(grid_of(p, sgd)["weight_decay"]) == 5
     assert grid_of(p, adamw, 5e-4)["weight_decay"] == [5e-4]
-    assert run_counts(p)["adamw"]["tune"] == 8
+    assert run_counts(p)["adamw"]["tune"] == 4
 
 
 def test_other_options_make_another_study_moved_data_does_not():

@@ -1,4 +1,4 @@
-"""What is tried for a contender: the paper's grid from the registry, or the plan's own values."""
+"""What is tried for a contender: the registry's learning rates or the paper's grid, or the plan's own values."""
 
 import inspect
 from collections.abc import Mapping
@@ -31,9 +31,10 @@ def grid_of(plan: Plan, contender: Contender, fixed_decay: float | None = None) 
     entry = REGISTRY.get(contender.optimizer)
     grid: Grid = {}
     if entry is not None:
-        keep = {"lr"} if plan.grid == "lr" else set(entry.grid)
+        whole = {**entry.grid, "lr": entry.rates} if plan.grid == "lr" else entry.grid
+        keep = {"lr"} if plan.grid in ("lr", "paper-lr") else set(whole)
         keep = keep - {"weight_decay"} | ({"weight_decay"} if plan.protocol != "default-wd" else set())
-        grid = {o: [list(v) if isinstance(v, tuple) else v for v in vs] for o, vs in entry.grid.items() if o in keep}
+        grid = {o: [list(v) if isinstance(v, tuple) else v for v in vs] for o, vs in whole.items() if o in keep}
     if "all" in plan.grids:  # the options of a user's own optimizer are not checked
         known = None if entry is None else options_of(contender.optimizer)
         grid |= {o: list(vs) for o, vs in plan.grids["all"].items() if known is None or o in known}
