@@ -193,7 +193,7 @@ def test_everyone_has_as_many_learning_rates():
 
 
 def test_the_papers_eight_rates_are_there_by_name():
-    p = plan(grid="paper-lr")
+    p = plan(grid="lr")
     assert all(
         grid_of(p, c) == {"lr": [0.1, 0.05, 0.01, 0.005, 0.001, 0.0005, 0.0001, 0.00005]} for c in p.contenders()
     )

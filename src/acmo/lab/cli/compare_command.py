@@ -20,8 +20,8 @@ if TYPE_CHECKING:  # what a command needs is imported when it runs
 OPTIMIZERS_HELP = "Comma-separated: names, module:Class or file.py:Class. \\[default: the paper's seven]"
 TRY_HELP = "Values to try: adam.lr=0.1,0.01 or all.lr=…, repeatable; adam.betas=[0.9,0.99],[0.9,0.999]."
 GRID_HELP = (
-    "lr: four learning rates, half a decade apart, for everyone; paper-lr: the paper's eight; full: its whole grid; "
-    "paper: its whole grid, never extended. \\[default: lr]"
+    "equal: four learning rates, half a decade apart, for everyone; lr: the paper's eight; full: its whole grid; "
+    "paper: its whole grid, never extended. \\[default: equal]"
 )
 Extend = Annotated[
     bool | None,

@@ -31,8 +31,8 @@ def grid_of(plan: Plan, contender: Contender, fixed_decay: float | None = None) 
     entry = REGISTRY.get(contender.optimizer)
     grid: Grid = {}
     if entry is not None:
-        whole = {**entry.grid, "lr": entry.rates} if plan.grid == "lr" else entry.grid
-        keep = {"lr"} if plan.grid in ("lr", "paper-lr") else set(whole)
+        whole = {**entry.grid, "lr": entry.rates} if plan.grid == "equal" else entry.grid
+        keep = {"lr"} if plan.grid in ("equal", "lr") else set(whole)
         keep = keep - {"weight_decay"} | ({"weight_decay"} if plan.protocol != "default-wd" else set())
         grid = {o: [list(v) if isinstance(v, tuple) else v for v in vs] for o, vs in whole.items() if o in keep}
     if "all" in plan.grids:  # the options of a user's own optimizer are not checked

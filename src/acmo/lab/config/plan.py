@@ -61,9 +61,9 @@ class Plan(RunOptions):
       optimizers: names; `contender` adds entries with settings and grids of their own.
       protocol: ``default-wd`` leaves each optimizer's weight decay at its default; ``fixed-wd`` takes for all the one
         that is best for SGD-momentum; ``tuned-wd`` gives each its own best.
-      grid: ``lr`` tunes the learning rate alone (and the weight decay as the protocol says), over four values for
-        everyone; ``paper-lr`` over the paper's eight; ``full`` is the paper's whole grid, ``paper`` the same without
-        any extension.
+      grid: ``equal`` tunes the learning rate alone (and the weight decay as the protocol says), over four values for
+        everyone; ``lr`` over the paper's eight for its optimizers; ``full`` is the paper's whole grid, ``paper`` the
+        same without any extension.
       extend: where the best learning rate lies at the edge of its grid, try the next one out, up to four times.
       grids: by label, or ``all``: values to try instead of the registry's.
       sampler: ``grid`` tries every point; ``tpe`` and ``random`` draw ``trials`` of them.
@@ -79,7 +79,7 @@ class Plan(RunOptions):
     optimizers: list[str] = Field(list(PAPER))
     contender: list[Contender] = Field([])
     protocol: Literal["default-wd", "fixed-wd", "tuned-wd"] = "default-wd"
-    grid: Literal["lr", "paper-lr", "full", "paper"] = "lr"
+    grid: Literal["equal", "lr", "full", "paper"] = "equal"
     extend: bool = True
     grids: dict[str, dict[str, Values]] = Field({})
     sampler: Literal["grid", "tpe", "random"] = "grid"
