@@ -61,6 +61,17 @@ def test_plots_come_in_pairs_with_one_range(folders):
     assert shown[:4] == [("a", "curve"), ("b", "curve")] * 2
 
 
+def test_unused_option_of_a_later_version_is_no_difference(folders):
+    for folder, options in zip(folders, [{"prune": False, "steps": None}, {"steps": 400}], strict=True):
+        stored = json.loads((folder / "comparison.json").read_text())
+        plan = {key: value for key, value in stored["config"].items() if key not in ("prune", "steps")}
+        (folder / "comparison.json").write_text(json.dumps({**stored, "config": {**plan, **options}}))
+    page = write_side_by_side(folders).read_text(encoding="utf-8")
+    body = re.search(r'id="differences">(.*?)</section>', page, re.S)[1]
+    assert "prune" not in body
+    assert re.search(r"steps</th>\s*<td><code>default</code></td>\s*<td><code>400", body)
+
+
 def test_other_data_gives_no_difference(folders):
     head = json.loads((folders[1] / "comparison.json").read_text())
     (folders[1] / "comparison.json").write_text(json.dumps({**head, "data": {"digits": {"fingerprint": "other"}}}))

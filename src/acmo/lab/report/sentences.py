@@ -59,11 +59,12 @@ def power(task: Row) -> str:
 
 def _against(title: str, rows: Sequence[Row], other: str) -> str:
     by = {v: [r["title"] for r in rows if r["differences"][other]["verdict"] == v] for v in ("better", "worse")}
-    rest = len(rows) - sum(map(len, by.values()))
+    rest = [r["title"] for r in rows if r["differences"][other]["verdict"] not in by]
     said = [f"{words.listing(who)} {'is' if len(who) == 1 else 'are'} {v}" for v, who in by.items() if who]
-    if rest:
-        whom = "any of the" if not said and rest > 1 else "the"
-        said.append(f"no difference is shown for {whom} {words.count(rest, 'other')}")
+    if len(rest) == 1:
+        said.append(f"no difference is shown for {rest[0]}")
+    elif rest:
+        said.append(f"no difference is shown for {'the' if said else 'any of the'} {len(rest)} others")
     return f"Against {title}, {words.listing(said)}." if said else ""
 
 

@@ -19,6 +19,7 @@ from acmo.lab.results.tables import Row
 
 _MATCHED_BY = ("type", "kind", "key")
 _NOT_COMPARED = {"title", "needs", "data"}
+_NOT_USED = {"default", "false", "[]", "{}"}  # values of an option that changes nothing
 
 
 def write_side_by_side(sources: Sequence[Comparison | Path | str]) -> Path:
@@ -166,17 +167,22 @@ def _share_range(plots: Sequence[Row]) -> None:
 
 
 def _differing(evidences: Sequence[Evidence]) -> list[Row]:
-    """Return the options, versions and commits that are not the same."""
+    """Return the options, versions and commits that are not the same. An option of a later version may be missing."""
     sides = [_flat_facts(evidence) for evidence in evidences]
+    both = {name: [side.get(name) for side in sides] for name in dict.fromkeys([*sides[0], *sides[1]])}
     return [
-        {"name": name, "values": [side.get(name, words.NONE) for side in sides]}
-        for name in dict.fromkeys([*sides[0], *sides[1]])
-        if sides[0].get(name) != sides[1].get(name)
+        {"name": name, "values": [words.NONE if value is None else value for value in values]}
+        for name, values in both.items()
+        if values[0] != values[1] and not (None in values and {*values} & _NOT_USED)
     ]
 
 
 def _flat_facts(evidence: Evidence) -> dict[str, str]:
     plan, stated = evidence.found.plan, evidence.found.provenance
     options = {key: value for key, value in plan.items() if key not in _NOT_COMPARED}
-    facts = {**options, "commit": stated.get("commit"), **(stated.get("versions") or {})}
-    return {key: value if isinstance(value, str) else json.dumps(value) for key, value in facts.items()}
+    facts = {**options, "commit": stated.get("commit") or "unknown", **(stated.get("versions") or {})}
+    return {key: _shown(value) for key, value in facts.items()}
+
+
+def _shown(value: Any) -> str:
+    return "default" if value is None else value if isinstance(value, str) else json.dumps(value)
