@@ -1,11 +1,11 @@
 """How far a step, and a comparison that is done already, walk through the code: calls into `acmo`, modules touched.
 
     python benchmarks/walk.py [--list]          the third step of a small net
-    python benchmarks/walk.py --lab [FOLDER]    acmo compare --preset digits, of which all is done, and acmo report
+    python benchmarks/walk.py --lab [FOLDER]    acmo compare digits --grid lr, of which all is done, and acmo report
 
 Every Python frame counts that runs code of the package, comprehensions included. torch's fused SGD is counted in the
 same way, over `torch.optim`. Frames of the page's template, which Jinja compiles, count too. The comparison is
-`acmo compare --preset digits`, run first if FOLDER does not hold it (minutes).
+`acmo compare digits --grid lr`, run first if FOLDER does not hold it (minutes).
 """
 
 import argparse
@@ -93,7 +93,7 @@ def run_command(*arguments: str) -> float:
 
 def walk_lab(folder: Path, show: bool) -> None:
     """Print what it takes to find a comparison done, and to report on it."""
-    compare = ("compare", "--preset", "digits", "--out", str(folder), "-q")
+    compare = ("compare", "--preset", "digits", "--grid", "lr", "--out", str(folder), "-q")
     run_command(*compare)
     for arguments in (compare, ("report", str(folder))):
         trace = Trace(acmo.__file__)

@@ -78,3 +78,17 @@ def test_a_dry_run_counts_and_writes_nothing(acmo, tmp_path):
     assert "cifar100:paper/resnet50: 672 runs of 200 epochs, 134,400 epochs in all." in out
     assert "Needs: CIFAR-100" in out
     assert list(tmp_path.iterdir()) == []
+
+
+def test_digits_has_as_many_rates_for_everyone(acmo):
+    code, out, err = acmo("compare", "digits", "--optimizers", "row-acmo,adamw", "--seeds", "1", "--dry-run")
+    assert code == 0, err
+    assert "digits: 10 runs" in out
+    assert "What is not given comes from the preset digits." in out
+
+
+def test_task_that_cannot_refit_says_so_before_anything_runs(acmo, tmp_path):
+    (tmp_path / "a.txt").write_text("to be or not to be\n" * 500)
+    code, _, err = acmo("compare", "text:char", "--data", "a.txt", "--refit-on-all", "--optimizers", "sgd", "--dry-run")
+    assert code == 2
+    assert "cannot train on its validation data" in err

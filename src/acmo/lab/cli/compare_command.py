@@ -54,7 +54,7 @@ def compare(
         str | None,
         typer.Option(
             rich_help_panel=o.WHAT,
-            help="A TOML file, or a name of acmo list presets; flags go before it.",
+            help="A TOML file, or a name of acmo list presets; flags override it. \\[default: the task's own, if any]",
             autocompletion=o.complete_preset,
         ),
     ] = None,
@@ -116,7 +116,8 @@ def compare(
     from acmo.lab.config.preset_files import find_preset, presets, read_toml
     from acmo.lab.studies.storage import Store, sqlite_in
 
-    if preset is None and tasks is not None and len(tasks) == 1 and slug(tasks[0]) in presets():
+    implied = preset is None and tasks is not None and len(tasks) == 1 and slug(tasks[0]) in presets()
+    if implied and tasks is not None:
         preset = slug(tasks[0])  # the one that ships for this task
     file = None if preset is None else find_preset(preset)
     values = {} if file is None else read_toml(file)
@@ -150,6 +151,8 @@ def compare(
     plan = make_plan(values)
     folder = out or o.default_out(*([preset.removesuffix(".toml").replace("/", "-")] if preset else plan.tasks))
     store = Store(storage or sqlite_in(folder), timeout=o.seconds(storage_timeout))
+    if implied and dry_run:
+        print(f"What is not given comes from the preset {preset}.")
     _execute(plan, folder, store, workers, quiet=quiet, dry_run=dry_run)
 
 
