@@ -245,6 +245,8 @@ def check(plan: Plan, *, settings: bool = True, data: bool = True) -> "dict[str,
     if not torch.cuda.is_available():  # else this process would take a part of a GPU, perhaps the only one
         pick_device(plan.device)
     tasks = {name: find_task(name, plan.data, plan.tune_seed) for name in plan.tasks}
+    for name in plan.tasks if plan.refit_on_all else ():
+        find_task(name, plan.data, plan.tune_seed).join_validation()  # an error where the task cannot
     for contender in plan.contenders() if settings else ():
         for name, task in tasks.items():
             spec = tuning_spec(plan, contender, name, task.score)
