@@ -235,7 +235,7 @@ def test_fashion_mnist_is_downloaded_with_checksums(site, cache, fashion, monkey
         ("train-images-idx3-ubyte", b"\x00\x00", "not an idx file"),
         ("train-labels-idx1-ubyte", idx(np.full(100, 10, np.uint8)), "is damaged"),
         ("train-labels-idx1-ubyte", idx(np.zeros(99, np.uint8)), "has 99 train images"),
-        ("t10k-labels-idx1-ubyte", None, "has no t10k-labels-idx1-ubyte"),
+        ("t10k-labels-idx1-ubyte", None, "has no fashion-mnist with t10k-labels-idx1-ubyte"),
     ],
 )
 def test_damaged_idx_files_are_named(tmp_path, fashion, name, content, words):

@@ -85,14 +85,18 @@ RUN: dict[str, Any] = {
     ],
     "refit_on_all": Annotated[
         bool | None,
-        typer.Option("--refit-on-all", rich_help_panel=DATA, help="Train final runs on the validation data too."),
+        typer.Option(
+            "--refit-on-all",
+            rich_help_panel=DATA,
+            help="Train on the validation data too; a comparison does so in its final runs.",
+        ),
     ],
     "test_curves": Annotated[
         bool | None,
         typer.Option(
             "--test-curves",
             rich_help_panel=DATA,
-            help="Test final runs at every evaluation; nothing is selected by it.",
+            help="Test at every evaluation, a comparison in its final runs; nothing is selected by it.",
         ),
     ],
     "full_train_loss": Annotated[

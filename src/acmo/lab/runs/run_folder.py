@@ -88,7 +88,9 @@ def pick_device(name: str) -> torch.device:
             device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
         torch.zeros(1, device=device).item()  # a device without memory, such as meta, fails here
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise LabError(f"the device {name!r} is not there: {str(error).splitlines()[0]}") from None
+        reason = str(error).splitlines()[0].partition(". ")[0]
+        reason = f" ({reason.rstrip('.')})" if name.startswith("cuda") else ""
+        raise LabError(f"the device {name!r} is not there{reason}; use auto, cpu, cuda, cuda:1 or mps") from None
     if device.type == "cuda":
         torch.cuda.set_device(device)
     return device

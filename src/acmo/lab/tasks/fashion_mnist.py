@@ -73,7 +73,7 @@ class FashionMNIST(Images):
             for path in (folder / name, folder / f"{name}.gz"):
                 if path.is_file():
                     return path
-        raise LabError(f"{self.data} has no {name} (or {name}.gz) of {self.name}")
+        raise LabError(f"{self.data} has no {self.name} with {name} (or {name}.gz) in it")
 
 
 def read_idx(path: Path, dimensions: int) -> Tensor:
