@@ -29,5 +29,5 @@ def test_the_page_has_losses_on_the_way_and_marked_test_curves(tmp_path):
     assert table is not None
     assert "training loss after 25 %" in table[0]
     assert "at the end, against SGD-momentum" in table[0]
-    assert re.search(r"<td>ACMo</td><td>1\.8 ", table[0])
+    assert re.search(r'<th scope="row">ACMo</th><td class="number">1\.8 ', table[0])
     assert "Test accuracy in % (nothing is selected by it)" in page

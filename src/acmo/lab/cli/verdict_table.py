@@ -95,10 +95,10 @@ def _caption(task: Row, percent: bool, wide: bool) -> str:
         parts.append("! the best value is on the edge of the grid: a wider one might do better.")
     if task.get("detectable") is not None:  # not in summaries of earlier versions
         least = f"{100 * task['detectable']:.2f} points" if percent else f"{task['detectable']:.3g}"
-        parts.append(
-            f"#: groups; within one, no difference from its first is shown. The seeds could have shown {least} "
-            "(median of all pairs, power 80 %)."
-        )
+        power = f"The seeds could have shown {least} (median of all pairs, power 80 %)."
+        if percent and task["detectable"] >= 1:
+            power = "So few seeds could have shown no difference at all."
+        parts.append(f"#: groups; within one, no difference from its first is shown. {power}")
     diverged = sum(row["diverged"]["tune"] + row["diverged"]["final"] for row in task["rows"])
     if diverged:
         parts.append(f"{diverged} run{'s' * (diverged != 1)} diverged.")

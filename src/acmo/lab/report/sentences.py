@@ -49,6 +49,8 @@ def power(task: Row) -> str:
     least = task.get("detectable")
     if least is None:
         return ""
+    if task["metric"] == "accuracy" and least >= 1:
+        return f"{words.count(len(task['seeds']), 'seed').capitalize()} are too few to show any difference."
     shown = words.score(least, task["metric"], units=False) + " points" * (words.unit(task["metric"]) != "")
     return (
         f"With {words.count(len(task['seeds']), 'seed')}, a true difference of {shown} would have been shown "

@@ -43,7 +43,10 @@ def summarise_losses(finals: Mapping[str, Sequence[RunRecord]], baselines: Seque
 
 def _interval(runs: Sequence[RunRecord], share: float) -> Row:
     values = [run.training_loss(share) for run in runs]
-    return stats.bootstrap_interval([value for value in values if value is not None])._asdict()
+    found = stats.bootstrap_interval([value for value in values if value is not None])
+    if found.low is not None and found.mean is not None and found.low < 0 <= found.mean:  # Student's t of two seeds
+        found = found._replace(low=0.0)
+    return found._asdict()
 
 
 def _by_seed(values: Mapping[int, float | None]) -> dict[str, float]:
