@@ -195,3 +195,45 @@ def scalar_dtype(device: torch.device) -> torch.dtype:
 def view_as_real(tensors: list[Tensor]) -> list[Tensor]:
     """Return complex tensors as pairs of reals, others as they are."""
     return [torch.view_as_real(x.resolve_conj()) for x in tensors] if tensors[0].is_complex() else tensors
+
+
+def select(record: StepRecord, last: StepRecord, applied: Tensor) -> StepRecord:
+    """Return the record, or the last one where this step was not taken: a select, no waiting."""
+    norms = torch.where(applied, record.norms, last.norms[:NORM_ROWS])
+    clip_scale = record.clip_scale
+    if isinstance(clip_scale, Tensor):
+        clip_scale = torch.where(applied, clip_scale, last.clip_scale)
+    all_ranks, active_sets = record.all_ranks, record.active_sets
+    if all_ranks is not None and last.all_ranks is not None:
+        all_ranks = torch.where(applied, all_ranks, last.all_ranks)
+    if active_sets is not None and last.active_sets is not None:
+        active_sets = torch.where(applied, active_sets, last.active_sets)
+    taken = applied | last.applied
+    rows = record.rows
+    if rows is not None and (last_rows := read_rows(last)) is not None:
+        rows = RowNorms(*torch.where(applied, torch.stack(rows), torch.stack(last_rows)).unbind())
+    same = (
+        rows,
+        record.row_places,
+        record.kernel_log,
+        record.late,
+        record.rows_skipped,
+    )  # torch 2.6: no _replace
+    return StepRecord(norms, clip_scale, taken, (), record.places, all_ranks, active_sets, *same)
+
+
+def complete(last: StepRecord, record: StepRecord) -> StepRecord:
+    """Return the last record with what this step's message brought: ‖m_{t−1}‖² over all ranks."""
+
+    def with_moments(old: Tensor, new: Tensor) -> Tensor:
+        rows = list(old[:NORM_ROWS].unbind())
+        rows[MOMENT_SQ_AFTER] = new[MOMENT_SQ_BEFORE]
+        return torch.stack(rows)
+
+    all_ranks = None
+    if last.all_ranks is not None and record.all_ranks is not None:
+        assert last.active_sets is not None
+        assert record.active_sets is not None
+        same = torch.eq(last.active_sets, record.active_sets).all()  # else this message is about other parameters
+        all_ranks = torch.where(same, with_moments(last.all_ranks, record.all_ranks), torch.nan)
+    return last._replace(norms=with_moments(last.norms, record.norms), all_ranks=all_ranks)

@@ -14,8 +14,6 @@ from acmo.options import read_edited
 from acmo.scopes import ROW_KINDS, ROW_SCOPES, resolve_kind
 from acmo.state_tensors import moment_dtype
 from acmo.step_data import (
-    MOMENT_SQ_AFTER,
-    MOMENT_SQ_BEFORE,
     NORM_ROWS,
     RAW_GRAD_SQ,
     GroupOptions,
@@ -23,8 +21,9 @@ from acmo.step_data import (
     Part,
     RowNorms,
     StepRecord,
-    read_rows,
+    complete,
     scalar_dtype,
+    select,
 )
 
 # Private to torch, and wrong arguments would crash it: only for the version that it was tested with. Elsewhere every
@@ -323,45 +322,3 @@ def has_same_places(one: StepRecord, other: StepRecord) -> bool:
     if one.places != other.places or one.norms.device != other.norms.device:
         return False
     return one.all_ranks is None or other.all_ranks is None or one.all_ranks.shape == other.all_ranks.shape
-
-
-def select(record: StepRecord, last: StepRecord, applied: Tensor) -> StepRecord:
-    """Return the record, or the last one where this step was not taken: a select, no waiting."""
-    norms = torch.where(applied, record.norms, last.norms[:NORM_ROWS])
-    clip_scale = record.clip_scale
-    if isinstance(clip_scale, Tensor):
-        clip_scale = torch.where(applied, clip_scale, last.clip_scale)
-    all_ranks, active_sets = record.all_ranks, record.active_sets
-    if all_ranks is not None and last.all_ranks is not None:
-        all_ranks = torch.where(applied, all_ranks, last.all_ranks)
-    if active_sets is not None and last.active_sets is not None:
-        active_sets = torch.where(applied, active_sets, last.active_sets)
-    taken = applied | last.applied
-    rows = record.rows
-    if rows is not None and (last_rows := read_rows(last)) is not None:
-        rows = RowNorms(*torch.where(applied, torch.stack(rows), torch.stack(last_rows)).unbind())
-    same = (
-        rows,
-        record.row_places,
-        record.kernel_log,
-        record.late,
-        record.rows_skipped,
-    )  # torch 2.6: no _replace
-    return StepRecord(norms, clip_scale, taken, (), record.places, all_ranks, active_sets, *same)
-
-
-def complete(last: StepRecord, record: StepRecord) -> StepRecord:
-    """Return the last record with what this step's message brought: ‖m_{t−1}‖² over all ranks."""
-
-    def with_moments(old: Tensor, new: Tensor) -> Tensor:
-        rows = list(old[:NORM_ROWS].unbind())
-        rows[MOMENT_SQ_AFTER] = new[MOMENT_SQ_BEFORE]
-        return torch.stack(rows)
-
-    all_ranks = None
-    if last.all_ranks is not None and record.all_ranks is not None:
-        assert last.active_sets is not None
-        assert record.active_sets is not None
-        same = torch.eq(last.active_sets, record.active_sets).all()  # else this message is about other parameters
-        all_ranks = torch.where(same, with_moments(last.all_ranks, record.all_ranks), torch.nan)
-    return last._replace(norms=with_moments(last.norms, record.norms), all_ranks=all_ranks)
