@@ -59,6 +59,7 @@ def test_compare_goes_on_with_the_others_after_a_failed_run(acmo, own):
     assert out.count('raise ValueError("no step today")') == 1  # of two runs
     assert out.count('raise ValueError("too fast")') == 1
     assert "Broken lr=0.01 failed: ValueError: no step today" in out
+    assert "2 seeds of the best (3 of 10 runs are done)" in out  # 6 to tune, 2 each of the two with a best setting
     rows = {row["label"]: row for row in json.loads(Path("out/summary.json").read_text())["tasks"][0]["rows"]}
     assert rows["sgd-momentum"]["test"]["n"] == 2
     assert rows[f"{own}:Picky"]["settings"] == {"lr": 0.01}

@@ -70,9 +70,10 @@ class Compare:
           final: repeat the best settings; False: tune only.
         """
         self._prepare()
-        runs = len(self.plan.tasks) * sum(c["tune"] + final * c["final"] for c in run_counts(self.plan).values())
+        counts = list(run_counts(self.plan).values()) * len(self.plan.tasks)
+        tune, seeds = (sum(count[phase] for count in counts) for phase in ("tune", "final"))
         metric = {task: score.metric for task, score in self.scores.items()}
-        with Display(self.console, runs, metric, quiet=self.quiet) as display:
+        with Display(self.console, tune + final * seeds, metric, quiet=self.quiet) as display:
             pool = Pool(self.store, self.out, self.size, self.gpus)
             try:
                 for wave in tuning_waves(self.plan):
@@ -84,8 +85,10 @@ class Compare:
                         display.total += sum(map(len, specs))
                         self._stage(pool, display, f"learning rates beyond the grid: {_names(labels)}", specs)
                 if final:
-                    seeds = f"{self.plan.seeds} seed{'s' * (self.plan.seeds > 1)}"
-                    self._stage(pool, display, f"{seeds} of the best", self._final())
+                    specs = self._final()
+                    display.total += sum(map(len, specs)) - seeds  # none of an optimizer without a best setting
+                    what = f"{self.plan.seeds} seed{'s' * (self.plan.seeds > 1)} of the best"
+                    self._stage(pool, display, what, specs)
             finally:
                 self.failed = pool.failed
                 pool.close(self._studies)
