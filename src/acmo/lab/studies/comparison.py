@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,10 +71,10 @@ class Compare:
           final: repeat the best settings; False: tune only.
         """
         self._prepare()
-        counts = list(run_counts(self.plan).values()) * len(self.plan.tasks)
-        tune, seeds = (sum(count[phase] for count in counts) for phase in ("tune", "final"))
+        counts, tasks = run_counts(self.plan), len(self.plan.tasks)
+        runs = tasks * (sum(map(itemgetter("tune"), counts.values())) + final * self.plan.seeds * len(counts))
         metric = {task: score.metric for task, score in self.scores.items()}
-        with Display(self.console, tune + final * seeds, metric, quiet=self.quiet) as display:
+        with Display(self.console, runs, metric, quiet=self.quiet) as display:
             pool = Pool(self.store, self.out, self.size, self.gpus)
             try:
                 for wave in tuning_waves(self.plan):
@@ -86,7 +87,9 @@ class Compare:
                         self._stage(pool, display, f"learning rates beyond the grid: {_names(labels)}", specs)
                 if final:
                     specs = self._final()
-                    display.total += sum(map(len, specs)) - seeds  # none of an optimizer without a best setting
+                    display.total -= self.plan.seeds * (
+                        tasks * len(counts) - len(specs)
+                    )  # those without a best setting
                     what = f"{self.plan.seeds} seed{'s' * (self.plan.seeds > 1)} of the best"
                     self._stage(pool, display, what, specs)
             finally:
