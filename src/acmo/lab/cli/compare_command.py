@@ -116,9 +116,9 @@ def compare(
     from acmo.lab.config.preset_files import find_preset, presets, read_toml
     from acmo.lab.studies.storage import Store, sqlite_in
 
-    implied = preset is None and tasks is not None and len(tasks) == 1 and slug(tasks[0]) in presets()
-    if implied and tasks is not None:
-        preset = slug(tasks[0])  # the one that ships for this task
+    implied = slug(tasks[0]) if preset is None and tasks is not None and len(tasks) == 1 else None
+    if implied in presets():
+        preset = implied  # the one that ships for this task
     file = None if preset is None else find_preset(preset)
     values = {} if file is None else read_toml(file)
     if file is not None:
@@ -151,7 +151,7 @@ def compare(
     plan = make_plan(values)
     folder = out or o.default_out(*([preset.removesuffix(".toml").replace("/", "-")] if preset else plan.tasks))
     store = Store(storage or sqlite_in(folder), timeout=o.seconds(storage_timeout))
-    if implied and dry_run:
+    if preset == implied and preset is not None and dry_run:
         print(f"What is not given comes from the preset {preset}.")
     _execute(plan, folder, store, workers, quiet=quiet, dry_run=dry_run)
 

@@ -87,9 +87,8 @@ class Compare:
                         self._stage(pool, display, f"learning rates beyond the grid: {_names(labels)}", specs)
                 if final:
                     specs = self._final()
-                    display.total -= self.plan.seeds * (
-                        tasks * len(counts) - len(specs)
-                    )  # those without a best setting
+                    without_best = tasks * len(counts) - len(specs)
+                    display.total -= self.plan.seeds * without_best
                     what = f"{self.plan.seeds} seed{'s' * (self.plan.seeds > 1)} of the best"
                     self._stage(pool, display, what, specs)
             finally:
