@@ -273,3 +273,9 @@ def test_the_command_writes_page_and_figures(tmp_path, monkeypatch, capsys):
     assert not end.value.code
     assert (folder / "report.html").stat().st_size > 1e6
     assert str(tmp_path / "figures" / "curves-digits-default-wd.pdf") in out.replace("\n", "")
+
+
+def test_power_beyond_the_whole_range_is_called_too_few_seeds():
+    task = {"metric": "accuracy", "seeds": [1, 2], "detectable": 2.8556}
+    assert sentences.power(task) == "2 seeds are too few to show any difference."
+    assert "a true difference of 1.00 points" in sentences.power({**task, "detectable": 0.01})

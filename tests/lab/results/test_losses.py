@@ -49,3 +49,10 @@ def test_the_published_table_has_the_least_loss_first():
     assert lines[3].startswith("| acmo | 1.5")
     assert lines[4].startswith("| adam | 2")
     assert "The target is 1.03." in lines[-1]
+
+
+def test_interval_of_two_seeds_does_not_go_below_zero():
+    finals = {"adam": [run_of("adam", seed, [2.0, 1.5, 1.2, end]) for seed, end in ((1, 0.1), (2, 0.9))]}
+    end = summarise_losses(finals, ["adam"])["adam"]["train"]["100"]
+    assert end["low"] == 0
+    assert end["high"] > 1

@@ -124,7 +124,8 @@ RUN: dict[str, Any] = {
     ],
 }
 Out = Annotated[
-    Path | None, typer.Option(rich_help_panel=OUTPUT, help="Output folder. \\[default: runs/TASK, or runs/PRESET]")
+    Path | None,
+    typer.Option(rich_help_panel=OUTPUT, help="Output folder. \\[default: in runs, named after the task or preset]"),
 ]
 Storage = Annotated[
     str | None,
