@@ -13,7 +13,14 @@ Shards = tuple[
 ]  # the process groups over which a tensor is sharded, one per mesh dimension; () for a whole one
 
 
-Layout = Callable[..., bool]  # (*tensors) → whether they have the types, dtypes, devices, shapes and strides of others
+class Layout:
+    """What a group's tensors are like, apart from where they lie: known of one step, it holds while others match."""
+
+    __slots__ = ("are_plain", "matches")
+
+    def __init__(self, matches: Callable[..., bool]) -> None:
+        self.matches = matches  # (*tensors) → whether they have the same types, dtypes, devices, shapes and strides
+        self.are_plain: dict[int, bool] = {}  # of the part with this first index: `tensor_layout.are_plain`
 
 
 class Part(NamedTuple):
@@ -32,7 +39,7 @@ class Part(NamedTuple):
     all_shards: Shards = ()  # by row: those of every mesh dimension that shards the parameter
     scope: str = "global"  # "global", "group", "tensor", or by row "row", "column", "whole", "spectral"
     moment_scales: Sequence[Tensor] = ()  # of int8 moments: float32, one per row of dimension 0
-    layout: "Layout | None" = None  # the same object for as long as the group's tensors agree in all but their memory
+    layout: Layout | None = None  # the same object for as long as the group's tensors agree in all but their memory
 
 
 class GroupOptions(NamedTuple):

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from acmo import ACMo
+from acmo import ACMo, RowACMo
 from tests.support.backends import every_backend
 from tests.support.steps import stepped
 
@@ -45,6 +45,22 @@ def test_tensors_without_memory_go_to_foreach():
     p.grad = torch._efficientzerotensor((3,))
     opt.step()
     assert torch.allclose(p, torch.full((3,), 0.9))
+
+
+@pytest.mark.parametrize("make", [ACMo, RowACMo])
+@pytest.mark.parametrize("unusual", [torch._efficientzerotensor, lambda n: torch._neg_view(torch.ones(n))])
+def test_lazy_gradients_are_noticed_after_plain_ones(make, unusual):
+    a, b = (nn.Parameter(torch.ones(3)) for _ in range(2))
+    fast, slow = make([a], lr=0.1), make([b], lr=0.1, foreach=False)
+    for _ in range(4):  # from here on the layout is known
+        a.grad, b.grad = torch.ones(3), torch.ones(3)
+        fast.step()
+        slow.step()
+    a.grad = unusual(3)
+    b.grad = a.grad.clone().resolve_neg() + torch.zeros(3)
+    fast.step()
+    slow.step()
+    torch.testing.assert_close(a, b)
 
 
 def test_kernel_ops_refuse_a_parameter_larger_than_its_state():

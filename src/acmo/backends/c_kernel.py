@@ -9,17 +9,14 @@ from operator import attrgetter
 import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
-from torch.nn import Parameter
 
 from acmo import native
 from acmo.backends.scalars import refuse_nonfinite
-from acmo.backends.tensor_layout import is_dense
+from acmo.backends.tensor_layout import PLAIN_TYPES, are_plain, is_dense
 from acmo.step_data import GRAD_SQ, RAW_GRAD_SQ, GroupOptions, Part, StepOptions, StepRecord
 
-PLAIN_TYPES = {Tensor, Parameter}
 SCOPE_CODES = {"global": 0, "group": 1, "tensor": 2}  # must match native/step.c, as must TABLE_ROWS
 TABLE_ROWS = 14  # of doubles that acmo_step works in: 5 of the record, 4 of sums, 5 of coefficients
-get_dtype = attrgetter("dtype")
 
 
 def step(parts: Sequence[Part], groups: Sequence[GroupOptions], options: StepOptions) -> StepRecord:
@@ -113,20 +110,9 @@ def read_moments(part: Part) -> Sequence[float]:
 
 
 def can_step(part: Part) -> bool:
-    """Return whether the kernel can step a part as it lies in memory. Quick: it is asked at every step."""
-    p, codes, contiguous = part.params[0], native.DTYPE_CODES, Tensor.is_contiguous
-    return (
-        p.is_cpu
-        and PLAIN_TYPES.issuperset(map(type, chain(part.params, part.moments, part.grads)))
-        and not any(map(Tensor._is_zerotensor, part.grads))
-        and p.dtype in codes
-        and part.moments[0].dtype in codes
-        and all(map(contiguous, part.params))
-        and all(map(contiguous, part.moments))
-        and all(map(contiguous, part.grads))
-        and not any(map(Tensor.is_neg, part.grads))
-        and set(map(get_dtype, part.grads)) == {p.dtype}
-    )
+    """Return whether the kernel can step a part as it lies in memory."""
+    p, codes = part.params[0], native.DTYPE_CODES
+    return p.is_cpu and p.dtype in codes and part.moments[0].dtype in codes and are_plain(part)
 
 
 def can_pass(part: Part) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import lru_cache, partial
 from itertools import chain, repeat
 from math import inf, prod, sqrt
-from operator import attrgetter, is_
+from operator import attrgetter
 from typing import NamedTuple
 
 import torch
@@ -17,12 +17,13 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from acmo import native
-from acmo.backends.row_kernel import CODES, PLAIN_TYPES, PROPAGATE, SCOPE_CODES, TABLE_ROWS, UNIT
+from acmo.backends.row_kernel import CODES, PROPAGATE, SCOPE_CODES, TABLE_ROWS, UNIT
+from acmo.backends.tensor_layout import are_plain
 from acmo.rounding import rounds_randomly
 from acmo.scopes import count_entries
 from acmo.step_data import GroupOptions, Part, StepFunction, StepOptions, StepRecord
 
-get_shape, get_dtype = attrgetter("shape"), attrgetter("dtype")
+get_shape = attrgetter("shape")
 
 
 class Lists(NamedTuple):
@@ -64,22 +65,14 @@ def prepare(parts: Sequence[Part], groups: Sequence[GroupOptions], options: Step
             or part.moments[0].dtype not in CODES
             or rounds_randomly(part, groups[part.group])
             or (part.scope == "column" and part.owners[0].is_complex())
+            or not are_plain(part)
         ):
             return None
         for joined, own in zip(
             lists, (part.params, part.moments, part.grads, part.steps, part.moment_scales), strict=True
         ):
             joined += own
-    tensors = [*lists.params, *lists.moments, *lists.grads]
-    is_plain = (
-        PLAIN_TYPES.issuperset(map(type, tensors))
-        and PLAIN_TYPES.issuperset(map(type, lists.scales))
-        and not any(map(Tensor._is_zerotensor, lists.grads))
-        and not any(map(Tensor.is_neg, lists.grads))
-        and all(map(Tensor.is_contiguous, tensors))
-        and all(map(is_, map(get_dtype, lists.grads), map(get_dtype, lists.params)))
-    )
-    return partial(step, lists=lists) if is_plain else None
+    return partial(step, lists=lists)
 
 
 def step(parts: Sequence[Part], groups: Sequence[GroupOptions], options: StepOptions, *, lists: Lists) -> StepRecord:

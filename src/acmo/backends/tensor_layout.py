@@ -1,7 +1,41 @@
 """How a tensor's entries lie in memory."""
 
+from itertools import chain
+from operator import attrgetter
+
 import torch
 from torch import Tensor
+from torch.nn import Parameter
+
+from acmo.step_data import Part
+
+PLAIN_TYPES = {Tensor, Parameter}
+get_dtype = attrgetter("dtype")
+
+
+def are_plain(part: Part) -> bool:
+    """Return whether the C kernel can read a part's tensors by their addresses: contiguous, in memory, and as it says.
+
+    It is asked at every step, and known from the last one as long as nothing but addresses changes.
+    """
+    if part.layout is None:
+        return look_plain(part)
+    known = part.layout.are_plain.get(part.indices[0])
+    if known is None:
+        known = part.layout.are_plain[part.indices[0]] = look_plain(part)
+    return known
+
+
+def look_plain(part: Part) -> bool:
+    """Return the same by looking at every tensor."""
+    tensors = [*part.params, *part.moments, *part.grads]
+    return (
+        PLAIN_TYPES.issuperset(map(type, chain(tensors, part.moment_scales)))
+        and not any(map(Tensor._is_zerotensor, part.grads))
+        and not any(map(Tensor.is_neg, part.grads))
+        and all(map(Tensor.is_contiguous, tensors))
+        and set(map(get_dtype, part.grads)) == {part.params[0].dtype}
+    )
 
 
 def is_dense(tensor: Tensor) -> bool:
