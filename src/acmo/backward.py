@@ -177,7 +177,7 @@ class StepsInBackward(ACMo):
             lists = GroupLists([], [], [], [], [], [], [], [], [], [])
             fill_lists(group, self.state, lists)
             parts = split_into_parts(0, group, lists, by_row=self._by_row)
-            cached = CachedGroup(group, lists, parts)
+            cached = CachedGroup(group, lists, parts, {})  # of one parameter: its state is found by its hash
         else:
             parts, lists = recalled
         try:

@@ -201,7 +201,7 @@ class ACMo(StatefulOptimizer):
                 self._init_group(group, *lists)
                 own = split_into_parts(k, group, lists, by_row=has_rows(self.param_groups))
                 if not compiling:
-                    self._cache.enter(group, lists, own, self.param_groups)
+                    self._cache.enter(group, lists, own, self.param_groups, self.state)
             parts += own
             groups.append(read_options(group, lists, first_number))
             first_number += len(group["params"])

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from itertools import compress, repeat
+from itertools import compress, islice, repeat
 from operator import attrgetter, is_, is_not, itemgetter, methodcaller
 from typing import Any
 
@@ -78,13 +78,16 @@ class CachedGroup:
     it by its old norm.
     """
 
-    def __init__(self, group: dict[str, Any], lists: GroupLists, parts: list[Part]) -> None:
+    def __init__(
+        self, group: dict[str, Any], lists: GroupLists, parts: list[Part], states: Mapping[Tensor, Any]
+    ) -> None:
         self.lists = lists._replace(grads=[])  # a cache must not keep gradients alive
         self.parts = [with_grads(part, part.group, [], part.moment_sqs) for part in parts]
         self.params: list[Tensor] = list(group["params"])
         self.has_grad = list(map(is_not, map(get_grad, self.params), repeat(None)))
         self.options = read_edited(group)
         self.stateful = lists.params + lists.idle_params
+        self.first_state = next((i for i, p in enumerate(states) if self.stateful and p is self.stateful[0]), 0)
         self.steps = lists.steps + lists.idle_steps
         self.beta_hats = lists.beta_hats + lists.idle_beta_hats
         self.scales = lists.scales if any(part.moment_scales for part in parts) else []
@@ -109,7 +112,12 @@ class CachedGroup:
         params, lists = group["params"], self.lists
         grads = list(map(get_grad, params))
         try:
-            own: list[Any] = list(map(states.get, self.stateful))
+            stop = self.first_state + len(self.stateful)
+            own: list[Any]
+            if len(states) >= stop and all(map(is_, islice(states, self.first_state, stop), self.stateful)):
+                own = list(islice(states.values(), self.first_state, stop))  # hashing a tensor is a call in Python
+            else:
+                own = list(map(states.get, self.stateful))
             valid = (
                 len(params) == len(self.params)
                 and all(map(is_, params, self.params))
@@ -182,10 +190,15 @@ class PartCache:
         self.groups: dict[int, CachedGroup] = {}
 
     def enter(
-        self, group: dict[str, Any], lists: GroupLists, parts: list[Part], groups: Sequence[dict[str, Any]]
+        self,
+        group: dict[str, Any],
+        lists: GroupLists,
+        parts: list[Part],
+        groups: Sequence[dict[str, Any]],
+        states: Mapping[Tensor, Any],
     ) -> None:
         """Keep a group's parts, and let go of the groups that were removed."""
-        self.groups[id(group)] = CachedGroup(group, lists, parts)
+        self.groups[id(group)] = CachedGroup(group, lists, parts, states)
         if len(self.groups) > len(groups):
             alive = set(map(id, groups))
             self.groups = {key: cached for key, cached in self.groups.items() if key in alive}
