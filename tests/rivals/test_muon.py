@@ -42,6 +42,20 @@ def test_it_is_torchs_muon_and_torchs_adamw():
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-7)
 
 
+def test_calibrated_its_matrices_step_as_spectral_acmo():
+    torch.manual_seed(0)
+    start = torch.randn(16, 24)
+    one, other = nn.Parameter(start.clone()), nn.Parameter(start.clone())
+    ours = acmo.SpectralACMo([one], lr=0.02, ns_dtype=torch.bfloat16)
+    muon = MuonAdamW([other], lr=0.1, weight_decay=0.0, momentum=0.9, calibrated=True)  # Muon's steps are 0.2 of lr
+    for _ in range(3):
+        one.grad = other.grad = torch.randn(16, 24)
+        ours.step()
+        muon.step()
+        torch.testing.assert_close(muon.state[other]["momentum_buffer"], ours.state[one]["momentum_buffer"])
+    torch.testing.assert_close(other, one, rtol=0, atol=0.006)  # a tenth of three steps: bfloat16
+
+
 def test_the_split_is_that_of_spectral_acmo():
     net = nn.Sequential(nn.Conv2d(3, 16, 3), nn.Conv2d(16, 16, 3), nn.Flatten(), nn.Linear(16, 10))
     net(torch.randn(2, 3, 5, 5)).square().sum().backward()

@@ -29,6 +29,8 @@ class MuonAdamW(Rival):
       nesterov: of Muon.
       ns_steps: Muon's iterations of Newton–Schulz.
       adjust_lr_fn: Muon's factor on lr by the shape of a matrix; ``"original"`` is the author's.
+      calibrated: whether Muon's moment is ACMo's, m = g + momentum · ‖g‖ m/‖m‖, without ``nesterov``. That is
+        `acmo.SpectralACMo` with AdamW in the place of its steps by row.
       adamw_lr_ratio: AdamW's lr as a multiple of ``lr``. With ``"original"`` it is about 0.01.
       betas, eps: of AdamW.
 
@@ -58,6 +60,7 @@ class MuonAdamW(Rival):
         nesterov: bool = True,
         ns_steps: int = 5,
         adjust_lr_fn: str = "match_rms_adamw",
+        calibrated: bool = False,
         adamw_lr_ratio: float = 1.0,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
@@ -71,6 +74,7 @@ class MuonAdamW(Rival):
         super().check(group)
         options.check_between("momentum", group["momentum"], 0.0, 1.0, open_high=True)
         options.check_one_of("adjust_lr_fn", group["adjust_lr_fn"], ("original", "match_rms_adamw"))
+        options.check_flag("calibrated", group["calibrated"])
         options.check_at_least("adamw_lr_ratio", group["adamw_lr_ratio"])
 
     def update(self) -> None:
@@ -100,14 +104,19 @@ def step_muon(params: list[Tensor], states: list[dict[str, Any]], group: Group) 
 
     matrices = [p.flatten(1) for p in params]
     moments = [state["momentum_buffer"].flatten(1) for state in states]
+    grads = [p.grad.flatten(1) for p in params if p.grad is not None]
+    momentum, nesterov = group["momentum"], group["nesterov"]
+    if group["calibrated"]:  # without momentum of its own, Muon's buffer is what it is given
+        grads = [calibrate(g, m, momentum) for g, m in zip(grads, moments, strict=True)]
+        momentum, nesterov = 0.0, False
     muon(
         matrices,
-        [p.grad.flatten(1) for p in params if p.grad is not None],
+        grads,
         moments,
         lr=float(learning_rate(group)),
         weight_decay=group["weight_decay"],
-        momentum=group["momentum"],
-        nesterov=group["nesterov"],
+        momentum=momentum,
+        nesterov=nesterov,
         ns_coefficients=(3.4445, -4.7750, 2.0315),
         eps=1e-7,
         ns_steps=group["ns_steps"],
@@ -118,6 +127,12 @@ def step_muon(params: list[Tensor], states: list[dict[str, Any]], group: Group) 
         for kept, stepped in ((p, matrix), (state["momentum_buffer"], moment)):
             if kept.data_ptr() != stepped.data_ptr():
                 kept.copy_(stepped.view(kept.shape))
+
+
+def calibrate(grad: Tensor, moment: Tensor, momentum: float) -> Tensor:
+    """Return ACMo's moment, g + β‖g‖ m/‖m‖; g where the moment is 0."""
+    length = moment.norm()
+    return grad + torch.where(length > 0, momentum * grad.norm() / length, 0.0) * moment
 
 
 def step_adamw(params: list[Tensor], states: list[dict[str, Any]], group: Group) -> None:
