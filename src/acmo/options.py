@@ -22,9 +22,8 @@ OPTIONAL_FLAGS = ("foreach", "fused")  # None: the fastest backend there is
 OPTIMIZER_WIDE = (
     *("unit_step", "ns_steps", "ns_dtype", "psi", "max_grad_norm", "nonfinite", "foreach", "fused", "differentiable"),
 )
-read_edited = itemgetter(
-    "norm_scope", "spectral", *OPTIMIZER_WIDE
-)  # what a step must check again when a user has edited it
+# What a step must check again when a user has edited it.
+read_edited = itemgetter("norm_scope", "spectral", "momentum_dtype", *OPTIMIZER_WIDE)
 
 
 def check_group(group: dict[str, Any], others: Sequence[dict[str, Any]] = ()) -> None:

@@ -14,7 +14,8 @@ from acmo.step_data import scalar_dtype
 def complete_state(state: dict[str, Any], p: Tensor, group: dict[str, Any]) -> Tensor:
     """Create what a parameter's state lacks, and return its moment. A state loaded from SGD lacks some of it.
 
-    A state follows its parameter to another device; one that has no data (on meta) is created again.
+    A state follows its parameter to another device; one that has no data (on meta) is created again. A moment follows
+    the group's ``momentum_dtype``; where that is None, it stays as it is, unless it is int8.
     """
     dtype = moment_dtype(p, group)
     m = state.get("momentum_buffer")
@@ -30,6 +31,9 @@ def complete_state(state: dict[str, Any], p: Tensor, group: dict[str, Any]) -> T
         state["momentum_buffer"] = m
     if m.dtype == torch.int8 and state.get("momentum_scale") is None:
         state["momentum_scale"] = sharding.full_per_slice(p, 0.0, torch.float32)
+    if m.dtype != dtype and (group["momentum_dtype"] is not None or m.dtype == torch.int8):
+        state.update(copy_moment(m, state.pop("momentum_scale", None), p, dtype))
+        m = state["momentum_buffer"]
     conform(state, "step", torch.zeros((), dtype=torch.float32, device=p.device))
     if group["psi"] != "identity":  # no bound for the first step
         conform(state, "beta_hat", make_beta_hat(p, group))

@@ -139,6 +139,30 @@ def test_an_int8_moment_of_a_vector_is_refused():
 
 
 @every_backend
+@pytest.mark.parametrize("dtypes", [(None, torch.int8), (torch.int8, None), (None, torch.bfloat16)])
+def test_moments_follow_a_dtype_that_a_user_edits(backend, dtypes):
+    before, after = dtypes
+    p = nn.Parameter(torch.ones(4, 8))
+    opt = RowACMo([p], lr=0.1, momentum_dtype=before, **backend)
+    torch.manual_seed(0)
+    for _ in range(3):
+        p.grad = torch.randn(4, 8)
+        opt.step()
+    other = nn.Parameter(p.detach().clone())
+    loaded = RowACMo([other], lr=0.1, momentum_dtype=after, **backend)
+    loaded.load_state_dict(opt.state_dict())
+    loaded.param_groups[0]["momentum_dtype"] = opt.param_groups[0]["momentum_dtype"] = after
+    for _ in range(3):
+        p.grad = torch.randn(4, 8)
+        other.grad = p.grad.clone()
+        opt.step()
+        loaded.step()
+    assert opt.state[p]["momentum_buffer"].dtype == (after or torch.float32)
+    assert ("momentum_scale" in opt.state[p]) == (after == torch.int8)
+    assert torch.equal(p, other)
+
+
+@every_backend
 def test_scales_that_a_user_replaces_are_read_and_written(backend):
     p = nn.Parameter(torch.randn(40, 3))  # by column: other scales of its rows are another direction
     q = nn.Parameter(p.detach().clone())
