@@ -29,8 +29,8 @@ def complete_state(state: dict[str, Any], p: Tensor, group: dict[str, Any]) -> T
             raise ValueError(f"a parameter of {p.dtype} has a gradient, and ACMo steps floating point and complex ones")
         m = torch.zeros_like(p, dtype=dtype, memory_format=torch.preserve_format, requires_grad=False)
         state["momentum_buffer"] = m
-    if m.dtype == torch.int8 and state.get("momentum_scale") is None:
-        state["momentum_scale"] = sharding.full_per_slice(p, 0.0, torch.float32)
+    if m.dtype == torch.int8:
+        conform(state, "momentum_scale", sharding.full_per_slice(p, 0.0, torch.float32))
     if m.dtype != dtype and (group["momentum_dtype"] is not None or m.dtype == torch.int8):
         state.update(copy_moment(m, state.pop("momentum_scale", None), p, dtype))
         m = state["momentum_buffer"]
@@ -77,14 +77,14 @@ def copy_moment(m: Tensor, scale: Tensor | None, p: Tensor, dtype: torch.dtype) 
 
 
 def conform(state: dict[str, Any], key: str, default: Tensor) -> None:
-    """Give a number of the state, or one per row, the default's dtype, device and shape, which the kernel relies on."""
+    """Give a number of the state, or one per row, the default's form in memory, which the kernel relies on."""
     value = state.get(key)
-    wanted = (default.dtype, default.device, default.shape)
+    wanted = (default.dtype, default.device, default.shape, True)
     if value is None:
         state[key] = default
-    elif not isinstance(value, Tensor) or (value.dtype, value.device, value.shape) != wanted:
+    elif not isinstance(value, Tensor) or (value.dtype, value.device, value.shape, value.is_contiguous()) != wanted:
         if isinstance(value, Tensor) and value.shape == default.shape:
-            state[key] = value.to(default)
+            state[key] = value.to(default).contiguous()
         elif isinstance(value, Tensor) and value.numel() != 1:
             many = f" or {tuple(default.shape)}" if default.ndim else ""
             hint = ": if norm_scope has changed, delete it from optimizer.state[p]" if default.ndim else ""

@@ -91,6 +91,7 @@ class CachedGroup:
         self.steps = lists.steps + lists.idle_steps
         self.beta_hats = lists.beta_hats + lists.idle_beta_hats
         self.scales = lists.scales if any(part.moment_scales for part in parts) else []
+        self.plain_scales = [scale for scale in self.scales if scale is not None]  # vectors have none
         self.kinds = list_kinds(lists, parts)
         # A complex parameter's part holds views of it, and a DTensor's its local shard: both are made at every step.
         tensors = lists.params + lists.moments
@@ -114,7 +115,8 @@ class CachedGroup:
         try:
             stop = self.first_state + len(self.stateful)
             own: list[Any]
-            if len(states) >= stop and all(map(is_, islice(states, self.first_state, stop), self.stateful)):
+            is_near = self.first_state <= len(self.stateful)  # else skipping the states before takes longer
+            if is_near and len(states) >= stop and all(map(is_, islice(states, self.first_state, stop), self.stateful)):
                 own = list(islice(states.values(), self.first_state, stop))  # hashing a tensor is a call in Python
             else:
                 own = list(map(states.get, self.stateful))
@@ -136,9 +138,8 @@ class CachedGroup:
             return None
         grads = grads if len(grads) == len(lists.params) else list(compress(grads, self.has_grad))
         layout = self.layout
-        if layout is None or not layout.matches(
-            *lists.params, *lists.moments, *grads
-        ):  # p.data = … changes nothing above
+        tensors = (*lists.params, *lists.moments, *grads, *self.plain_scales)
+        if layout is None or not layout.matches(*tensors):  # p.data = … changes nothing above
             if list_kinds(lists, self.parts) != self.kinds:
                 return None
             if not self.holds_parameters or any(map(get_is_sparse, grads)):
@@ -148,9 +149,7 @@ class CachedGroup:
                 return own, lists
             check_shapes(lists.params, grads, lists.moments)
             self.layouts_left -= 1
-            layout = self.layout = (
-                watch_layouts(lists.params + lists.moments + grads) if self.layouts_left > 0 else None
-            )
+            layout = self.layout = watch_layouts(tensors) if self.layouts_left > 0 else None
         if len(self.parts) == 1:
             only = self.parts[0]
             params, moments, steps, beta_hats = lists.params, lists.moments, lists.steps, lists.beta_hats

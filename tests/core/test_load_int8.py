@@ -176,3 +176,44 @@ def test_scales_that_a_user_replaces_are_read_and_written(backend):
     walk([q], other, 1)
     assert torch.equal(p, q)
     assert same_states([p], opt, [q], other)
+
+
+def replace(state, scale):
+    state["momentum_scale"] = scale
+
+
+def replace_data(state, scale):
+    state["momentum_scale"].data = scale
+
+
+def expand(scale):
+    return scale.mean().expand(8)
+
+
+double = torch.Tensor.double
+
+
+@pytest.mark.parametrize(("change", "form"), [(replace, double), (replace, expand), (replace_data, double)])
+def test_scales_of_another_form_are_read_as_what_they_are(change, form):
+    p, q = (nn.Parameter(torch.ones(8, 8)) for _ in range(2))
+    opt = RowACMo([p], lr=0.01, momentum_dtype=torch.int8)
+    other = RowACMo([q], lr=0.01, momentum_dtype=torch.int8, foreach=False)
+    walk([p], opt, 4)
+    walk([q], other, 4)
+    other.state[q]["momentum_scale"] = form(opt.state[p]["momentum_scale"]).float().contiguous()
+    change(opt.state[p], form(opt.state[p]["momentum_scale"]))
+    walk([p], opt, 1)
+    walk([q], other, 1)
+    torch.testing.assert_close(p, q)
+
+
+@every_backend
+def test_scales_of_another_number_are_an_error(backend):
+    p = nn.Parameter(torch.ones(8, 8))
+    opt = RowACMo([p], lr=0.01, momentum_dtype=torch.int8, **backend)
+    walk([p], opt, 4)
+    before = p.detach().clone()
+    opt.state[p]["momentum_scale"] = torch.ones(3)
+    with pytest.raises(ValueError, match=r"momentum_scale .* \(8,\), got a tensor of shape \(3,\)"):
+        walk([p], opt, 1)
+    assert torch.equal(p, before)

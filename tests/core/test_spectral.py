@@ -132,8 +132,11 @@ def test_the_moment_is_orthogonalised_before_it_is_rounded(dtype: torch.dtype, b
 
 
 @every_backend
+@pytest.mark.parametrize("momentum_dtype", [None, torch.int8])
 @pytest.mark.parametrize("layout", ["strided", "channels_last", "expanded gradient", "transposed"])
-def test_any_memory_layout_gives_the_contiguous_steps(layout: str, backend: Backend):
+def test_any_memory_layout_gives_the_contiguous_steps(
+    layout: str, momentum_dtype: torch.dtype | None, backend: Backend
+):
     start = torch.randn(12, 3, 2, 2)
     p = nn.Parameter(start.clone())
     if layout == "channels_last":
@@ -145,13 +148,15 @@ def test_any_memory_layout_gives_the_contiguous_steps(layout: str, backend: Back
         wide[..., ::2] = start
         p = nn.Parameter(wide[..., ::2])
     q = nn.Parameter(start.clone())
-    one, other = SpectralACMo([p], **backend), SpectralACMo([q], **REFERENCE)
+    one = SpectralACMo([p], momentum_dtype=momentum_dtype, **backend)
+    other = SpectralACMo([q], momentum_dtype=momentum_dtype, **REFERENCE)
     for _ in range(3):
         g = torch.randn(12, 3, 1, 1).expand(12, 3, 2, 2) if layout == "expanded gradient" else torch.randn(12, 3, 2, 2)
         p.grad, q.grad = g, g.clone()
         one.step()
         other.step()
-    torch.testing.assert_close(p.detach(), q.detach(), rtol=1e-4, atol=1e-5)
+    # A byte may differ where a multiple of the scale is nearly halfway.
+    torch.testing.assert_close(p.detach(), q.detach(), rtol=1e-4, atol=1e-5 if momentum_dtype is None else 1e-4)
 
 
 @every_backend

@@ -10,10 +10,10 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
-from torch.nn import Parameter
 
 from acmo import native
 from acmo.backends.spectral import find_directions, find_lengths, measure_cosines, sum_products
+from acmo.backends.tensor_layout import PLAIN_TYPES, have_plain_scales
 from acmo.quantise import dequantise, quantise
 from acmo.rounding import find_first_index, rounding_seed, rounds_randomly, write_params
 from acmo.scopes import count_entries
@@ -24,7 +24,6 @@ COLUMN: Final = 1
 WHOLE: Final = 2
 UNIT, PROPAGATE, ROUNDS_RANDOMLY = 1, 2, 4  # flags, as native/rows.c has them
 SCOPE_CODES: Final = {"row": ROW, "column": COLUMN, "whole": WHOLE}
-PLAIN_TYPES = {Tensor, Parameter}
 get_dtype = attrgetter("dtype")
 CODES: Final = {**native.DTYPE_CODES, torch.int8: native.INT8_CODE}
 TABLE_ROWS: Final = len(RowNorms._fields) + 1  # of doubles that acmo_rows writes
@@ -130,7 +129,7 @@ def step_matrices(part: Part, group: GroupOptions, options: StepOptions, factor:
         1.0 if factor is None else float(factor), group.coupled_decay, group.momentum, group.delta, alpha=0.0, kappa=1.0
     )
     if part.moment_scales:
-        moments = [dequantise(q, s, dtype) for q, s in zip(part.moments, part.moment_scales, strict=True)]
+        moments = [dequantise(*own, dtype).contiguous() for own in zip(part.moments, part.moment_scales, strict=True)]
     else:  # a copy where it is stored in fewer bits: m_t is orthogonalised before it is rounded
         moments = [m.to(dtype).contiguous() for m in part.moments]
     thetas, grads = ([x.contiguous() for x in xs] for xs in (part.params, part.grads))
@@ -175,7 +174,8 @@ def can_step(part: Part, group: GroupOptions) -> bool:
     return (
         p.is_cpu
         and not part.shards
-        and PLAIN_TYPES.issuperset(map(type, chain(part.params, part.moments, part.grads, part.moment_scales)))
+        and PLAIN_TYPES.issuperset(map(type, chain(part.params, part.moments, part.grads)))
+        and have_plain_scales(part)
         and not any(map(Tensor._is_zerotensor, part.grads))
         and not any(map(Tensor.is_neg, part.grads))
         and p.dtype in native.DTYPE_CODES

@@ -1,6 +1,5 @@
 """How a tensor's entries lie in memory."""
 
-from itertools import chain
 from operator import attrgetter
 
 import torch
@@ -14,7 +13,7 @@ get_dtype = attrgetter("dtype")
 
 
 def are_plain(part: Part) -> bool:
-    """Return whether the C kernel can read a part's tensors by their addresses: contiguous, in memory, and as it says.
+    """Return whether the C kernel can read a part's tensors by address: contiguous, not lazy, gradients of θ's dtype.
 
     It is asked at every step, and known from the last one as long as nothing but addresses changes.
     """
@@ -30,11 +29,20 @@ def look_plain(part: Part) -> bool:
     """Return the same by looking at every tensor."""
     tensors = [*part.params, *part.moments, *part.grads]
     return (
-        PLAIN_TYPES.issuperset(map(type, chain(tensors, part.moment_scales)))
+        PLAIN_TYPES.issuperset(map(type, tensors))
+        and have_plain_scales(part)
         and not any(map(Tensor._is_zerotensor, part.grads))
         and not any(map(Tensor.is_neg, part.grads))
         and all(map(Tensor.is_contiguous, tensors))
         and set(map(get_dtype, part.grads)) == {part.params[0].dtype}
+    )
+
+
+def have_plain_scales(part: Part) -> bool:
+    """Return whether a kernel can read the scales of int8 moments: one float32 per row. A user may replace them."""
+    return all(
+        type(s) in PLAIN_TYPES and s.dtype == torch.float32 and s.is_contiguous() and s.shape == p.shape[:1]
+        for s, p in zip(part.moment_scales, part.params, strict=False)  # others than int8 have none
     )
 
 

@@ -5,14 +5,12 @@ from operator import attrgetter
 
 import torch
 from torch import Tensor
-from torch.nn import Parameter
 
-from acmo.backends.tensor_layout import is_dense
+from acmo.backends.tensor_layout import PLAIN_TYPES, have_plain_scales, is_dense
 from acmo.backends.triton.availability import explain_unusable, usable
 from acmo.rounding import find_first_index, rounds_randomly
 from acmo.step_data import GroupOptions, Part
 
-PLAIN_TYPES = {Tensor, Parameter}
 DTYPES = {torch.float64, torch.float32, torch.bfloat16, torch.float16}
 get_dtype = attrgetter("dtype")
 
@@ -30,7 +28,7 @@ def can_step(part: Part, group: GroupOptions) -> bool:
         return False
     if all(map(contiguous, params)) and all(map(contiguous, moments)) and all(map(contiguous, grads)):
         numbered = not rounds_randomly(part, group) or None not in map(find_first_index, part.owners)
-        return numbered and PLAIN_TYPES.issuperset(map(type, part.moment_scales))
+        return numbered and have_plain_scales(part)
     # The random bits of an entry depend on its place in the tensor, which the kernels take from that in memory.
     return not rounds_randomly(part, group) and all(map(lie_alike, params, moments, grads))
 
