@@ -12,7 +12,7 @@ from acmo.step_data import GroupOptions, Part, StepOptions, scalar_dtype
 
 TensorList = list[Tensor] | tuple[Tensor, ...]
 
-PIECE = 2**15  # entries: as float64 they stay in the cache
+PIECE = 2**18  # entries: as float64 they stay in the cache, and torch converts fewer than 2^16 with one thread
 
 
 def compute_sums(part: Part, group: GroupOptions, options: StepOptions) -> Tensor:
@@ -43,6 +43,11 @@ def compute_sums(part: Part, group: GroupOptions, options: StepOptions) -> Tenso
 def update(part: Part, group: GroupOptions, options: StepOptions, scalars: PartScalars) -> Tensor:
     """Pass 2: see `acmo.backends.two_pass.Passes`."""
     p0 = part.params[0]
+    may_skip = options.nonfinite == "skip" or options.found_inf is not None
+    if may_skip and p0.is_cpu and type(scalars.should_step) is Tensor and not torch.compiler.is_compiling():
+        if not scalars.should_step:  # no device to wait for, and the value is there: a fake tensor has none
+            return sum_squares(part.moments)
+        may_skip = False
     dtype = torch.float64 if p0.dtype == torch.float64 else torch.float32
     factor = grad_factor(group, options, scalars.clip_scale)
     if options.max_grad_norm is not None:
@@ -56,7 +61,7 @@ def update(part: Part, group: GroupOptions, options: StepOptions, scalars: PartS
         beta_hat = torch.where(remains, beta_hat, 0.0)
         masks = remains.to(p0.device).expand(n).unbind()
         g, is_copy = [torch.where(mask, x, 0.0) for mask, x in zip(masks, g, strict=True)], True
-    if options.nonfinite == "skip" or options.found_inf is not None:
+    if may_skip:
         # A select in every step, taken or not: g = 0, β̂ = 1 and α = 0 leave everything as it is.
         should_step = scalars.should_step.to(p0.device)
         g, is_copy = select(g, should_step, is_copy), True
@@ -175,11 +180,15 @@ def sum_squares(tensors: Sequence[Tensor]) -> Tensor:
     if not tensors[0].is_cpu:
         return torch.stack(torch._foreach_norm([flatten(t) for t in tensors], 2, dtype)).square()
     totals = []
+    room = tensors[0].new_empty(0, dtype=dtype)  # one for all pieces: fresh memory costs as much as the sums
     for t in tensors:
         x = t.view(-1) if t.is_contiguous() else flatten(t)
         squares = []
         for piece in torch.split(x, PIECE):
-            x64 = piece.to(dtype)
+            n = piece.numel()
+            if n > room.numel():
+                room = room.new_empty(n)
+            x64 = room[:n].copy_(piece)
             squares.append(torch.dot(x64, x64))
         totals.append(squares[0] if len(squares) == 1 else torch.stack(squares).sum())
     return torch.stack(totals)
