@@ -52,17 +52,16 @@ INLINE void NAME(add_row)(const REAL *p, const REAL *m, const REAL *g, int64_t l
     }
 }
 
-/* While g and m are summed, θ is brought into the second-level cache, one line per 16 floats, and the next group's g; during the
- * update its m. So both sweeps move about as much, and memory is never idle. Where m is a copy, the update brings g. */
+/* While g and m are summed, θ is brought into the second-level cache, one line per 16 floats; during the update, the next group's
+ * g. Bringing m as well is slower: the hardware does it. */
 INLINE void NAME(sum_rows)(const acmo_row_block *block, const NAME(numbers) *x, int plain, acmo_row_sums out) {
     const REAL *p = block->p, *m = block->m, *g = block->g;
-    const int64_t n = block->n, full = FULL, ahead = block->m_is_copy ? 0 : n * block->rows;
+    const int64_t n = block->n, full = FULL;
     for (int64_t r = 0; r < block->rows; r++, p += n, m += n, g += n) {
         lanes sum[ACMO_ROW_SUMS];
         for (int k = plain; k < ACMO_ROW_SUMS; k++) sum[k] = no_sum();
         for (int64_t i = 0; i < full; i += LANES) {
             __builtin_prefetch(p + i, 1, 2);
-            __builtin_prefetch(g + i + ahead, 0, 2);
             NAME(add_row)(p + i, m + i, g + i, LANES, x, plain, sum);
         }
         if (full < n) NAME(add_row)(p + full, m + full, g + full, n - full, x, plain, sum);
@@ -101,11 +100,11 @@ INLINE void NAME(update_lanes)(REAL *p, REAL *m, const REAL *g, int64_t left, co
         NAME(store)(AT(m), fresh, LEFT);
     }
 }
-INLINE void NAME(update_row)(REAL *p, REAL *m, const REAL *g, int64_t n, const REAL *later, const NAME(numbers) *x,
+INLINE void NAME(update_row)(REAL *p, REAL *m, const REAL *g, int64_t n, int64_t ahead, const NAME(numbers) *x,
                              int plain, int scaled, REAL b1, REAL b2, REAL a1, REAL a2) {
     const int64_t full = FULL;
     for (int64_t i = 0; i < full; i += LANES) {
-        __builtin_prefetch(later + i, 1, 2);
+        __builtin_prefetch(g + i + ahead, 0, 2);
         NAME(update_lanes)(p + i, m + i, g + i, LANES, x, plain, scaled, b1, b2, a1, a2);
     }
     if (full < n) NAME(update_lanes)(p + full, m + full, g + full, n - full, x, plain, scaled, b1, b2, a1, a2);
@@ -122,13 +121,13 @@ static void NAME(update)(const acmo_row_block *block, const acmo_row_options *o,
     const REAL *g = block->g;
     const NAME(numbers) x = NAME(numbers_of)(o);
     const int64_t n = block->n;
-    const REAL *later = (block->m_is_copy ? g : m) + n * block->rows;
-    for (int64_t r = 0; r < block->rows; r++, p += n, m += n, g += n, later += n) {
+    const int64_t ahead = n * block->rows;
+    for (int64_t r = 0; r < block->rows; r++, p += n, m += n, g += n) {
         REAL b1 = (REAL)f->b1[r], b2 = (REAL)f->b2[r], a1 = (REAL)f->a1[r], a2 = (REAL)f->a2[r];
         if (f->state[r] != ACMO_STEPS) NAME(rest_row)(p, m, n, x.kappa, f->state[r]);
-        else if (b1 != 1 || a1 != 1) NAME(update_row)(p, m, g, n, later, &x, x.plain, 1, b1, b2, a1, a2);
-        else if (x.plain) NAME(update_row)(p, m, g, n, later, &x, 1, 0, b1, b2, a1, a2);
-        else NAME(update_row)(p, m, g, n, later, &x, 0, 0, b1, b2, a1, a2);
+        else if (b1 != 1 || a1 != 1) NAME(update_row)(p, m, g, n, ahead, &x, x.plain, 1, b1, b2, a1, a2);
+        else if (x.plain) NAME(update_row)(p, m, g, n, ahead, &x, 1, 0, b1, b2, a1, a2);
+        else NAME(update_row)(p, m, g, n, ahead, &x, 0, 0, b1, b2, a1, a2);
     }
 }
 

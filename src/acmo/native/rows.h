@@ -11,7 +11,7 @@
 enum { ACMO_INT8 = ACMO_DTYPES, ACMO_MOMENT_DTYPES };
 enum { ACMO_FLOAT, ACMO_DOUBLE, ACMO_REALS };
 enum {
-    ACMO_GROUP = 2048,     /* entries; a group of whole rows has at most so many, or is one row */
+    ACMO_GROUP = 512,      /* entries; a group of whole rows has at most so many, or is one row: 6 kB of floats, in the first cache */
     ACMO_GROUP_ROWS = 128, /* and at most so many rows */
     ACMO_LANES = 16,
 };
