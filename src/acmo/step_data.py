@@ -16,11 +16,12 @@ Shards = tuple[
 class Layout:
     """What a group's tensors are like, apart from where they lie: known of one step, it holds while others match."""
 
-    __slots__ = ("are_plain", "matches")
+    __slots__ = ("are_plain", "matches", "row_kinds")
 
     def __init__(self, matches: Callable[..., bool]) -> None:
         self.matches = matches  # (*tensors) → whether they have the same types, dtypes, devices, shapes and strides
         self.are_plain: dict[int, bool] = {}  # of the part with this first index: `tensor_layout.are_plain`
+        self.row_kinds: dict[tuple[int, str], Any] = {}  # of the part with this first index and scope: `row_step.Kind`
 
 
 class Part(NamedTuple):

@@ -7,9 +7,7 @@ need it: there a step is its Python, and every operation on a tensor counts.
 from array import array
 from collections.abc import Sequence
 from functools import lru_cache, partial
-from itertools import chain, repeat
 from math import inf, prod, sqrt
-from operator import attrgetter
 from typing import NamedTuple
 
 import torch
@@ -23,17 +21,15 @@ from acmo.rounding import rounds_randomly
 from acmo.scopes import count_entries
 from acmo.step_data import GroupOptions, Part, StepFunction, StepOptions, StepRecord
 
-get_shape = attrgetter("shape")
 
+class Kind(NamedTuple):
+    """What a step by row must know of a part beside its numbers and addresses."""
 
-class Lists(NamedTuple):
-    """The tensors of all parts, part after part."""
-
-    params: list[Tensor]
-    moments: list[Tensor]
-    grads: list[Tensor]
-    steps: list[Tensor]
-    scales: list[Tensor]
+    scope: str
+    dtype: torch.dtype
+    moment_dtype: torch.dtype
+    is_complex: bool
+    shapes: tuple[torch.Size, ...]
 
 
 def prepare(parts: Sequence[Part], groups: Sequence[GroupOptions], options: StepOptions) -> StepFunction | None:
@@ -54,33 +50,44 @@ def prepare(parts: Sequence[Part], groups: Sequence[GroupOptions], options: Step
     for group in groups:
         if isinstance(group.lr, Tensor) or group.lr == 0:
             return None
-    lists = Lists([], [], [], [], [])
+    kinds = []
     for part in parts:
-        p = part.params[0]
-        if (
-            part.shards
-            or part.scope == "spectral"
-            or not p.is_cpu
-            or p.dtype not in native.DTYPE_CODES
-            or part.moments[0].dtype not in CODES
-            or rounds_randomly(part, groups[part.group])
-            or (part.scope == "column" and part.owners[0].is_complex())
-            or not are_plain(part)
-        ):
+        known = None if part.layout is None else part.layout.row_kinds.get((part.indices[0], part.scope))
+        kind = known or find_kind(part)
+        if kind is None or rounds_randomly(part, groups[part.group]):
             return None
-        for joined, own in zip(
-            lists, (part.params, part.moments, part.grads, part.steps, part.moment_scales), strict=True
-        ):
-            joined += own
-    return partial(step, lists=lists)
+        kinds.append(kind)
+    return partial(step, kinds=tuple(kinds))
 
 
-def step(parts: Sequence[Part], groups: Sequence[GroupOptions], options: StepOptions, *, lists: Lists) -> StepRecord:
+def find_kind(part: Part) -> Kind | None:
+    """Return the kind of a part that the kernel can step, else None; it is kept for as long as the layout holds."""
+    p, m = part.params[0], part.moments[0]
+    if (
+        part.shards
+        or part.scope == "spectral"
+        or not p.is_cpu
+        or p.dtype not in native.DTYPE_CODES
+        or m.dtype not in CODES
+        or (part.scope == "column" and part.owners[0].is_complex())
+        or not are_plain(part)
+    ):
+        return None
+    kind = Kind(part.scope, p.dtype, m.dtype, part.owners[0].is_complex(), tuple([x.shape for x in part.params]))
+    if part.layout is not None:
+        part.layout.row_kinds[part.indices[0], part.scope] = kind
+    return kind
+
+
+def step(
+    parts: Sequence[Part], groups: Sequence[GroupOptions], options: StepOptions, *, kinds: tuple[Kind, ...]
+) -> StepRecord:
     """Execute one step that `prepare` accepts."""
-    arguments, numbers = pack(parts, groups, options, lists)
+    arguments, numbers = pack(parts, groups, options, kinds)
     table = torch.empty(TABLE_ROWS, arguments[0], dtype=torch.float64, device="cpu")
     rows_skipped = native.required().rows(arguments, numbers, table.data_ptr())
-    increment_version(lists.params + lists.moments + lists.scales)
+    for part in parts:
+        increment_version([*part.params, *part.moments, *part.moment_scales])
     places = tuple([(part.group, tuple(part.indices)) for part in parts])
     row_places = list_places(places)
     return StepRecord(table, 1.0, True, (), places, row_places=row_places, rows_skipped=rows_skipped)
@@ -93,23 +100,21 @@ def list_places(places: tuple[tuple[int, tuple[int, ...]], ...]) -> tuple[tuple[
 
 
 def pack(
-    parts: Sequence[Part], groups: Sequence[GroupOptions], options: StepOptions, lists: Lists
+    parts: Sequence[Part], groups: Sequence[GroupOptions], options: StepOptions, kinds: tuple[Kind, ...]
 ) -> tuple["array[int]", "array[float]"]:
     """Return the arguments of acmo_rows, in the order that `acmo.native.Kernel.rows` names."""
-    address, n = Tensor.data_ptr, len(lists.params)
-    kinds = [(p.scope, p.params[0].dtype, p.moments[0].dtype, p.owners[0].is_complex(), len(p.params)) for p in parts]
     flags = UNIT * options.unit_step | PROPAGATE * (options.nonfinite == "propagate")
-    static, roots = describe(tuple(kinds), tuple(map(get_shape, lists.params)), flags)
-    scales = [map(address, p.moment_scales) if p.moment_scales else repeat(0, len(p.params)) for p in parts]
-    values = [
-        *(n, torch.get_num_threads()),
-        *map(address, lists.params),
-        *map(address, lists.moments),
-        *map(address, lists.grads),
-        *chain(*scales),
-        *static,
-        *map(address, lists.steps),
-    ]
+    static, roots = describe(kinds, flags)
+    n = len(roots)
+    values: list[int] = [n, torch.get_num_threads()]
+    for name in ("params", "moments", "grads"):
+        for part in parts:
+            values += map(Tensor.data_ptr, getattr(part, name))
+    for part in parts:
+        values += map(Tensor.data_ptr, part.moment_scales) if part.moment_scales else [0] * len(part.params)
+    values += static
+    for part in parts:
+        values += map(Tensor.data_ptr, part.steps)
     numbers: list[float] = []
     if len(groups) == 1:
         for letter in read_numbers(groups[0]):
@@ -127,23 +132,17 @@ def read_numbers(group: GroupOptions) -> tuple[float, ...]:
     return s, group.coupled_decay, group.momentum, group.delta, lr, theta_factor
 
 
-Kind = tuple[str, torch.dtype, torch.dtype, bool, int]  # of a part: scope, dtypes of θ and m, is complex, tensors
-
-
 @lru_cache(maxsize=256)  # at every step the same; shapes are part of the key, so that what is read cannot be too long
-def describe(parts: tuple[Kind, ...], shapes: tuple[torch.Size, ...], flags: int) -> tuple[list[int], list[float]]:
+def describe(parts: tuple[Kind, ...], flags: int) -> tuple[list[int], list[float]]:
     """Return the columns that follow from shapes, dtypes and options, rows to index, and √n of every tensor."""
-    kinds = [kind for kind in parts for _ in range(kind[-1])]
-    rows = [shape[0] if len(shape) > 1 else 1 for shape in shapes]
-    columns = [prod(shape) // r if r else 0 for r, shape in zip(rows, shapes, strict=True)]
+    tensors = [(kind, shape) for kind in parts for shape in kind.shapes]
+    rows = [shape[0] if len(shape) > 1 else 1 for _, shape in tensors]
+    columns = [prod(shape) // r if r else 0 for r, (_, shape) in zip(rows, tensors, strict=True)]
     codes = [
-        *[SCOPE_CODES[scope] for scope, *_ in kinds],
-        *[CODES[dtype] for _, dtype, *_ in kinds],
-        *[CODES[dtype] for _, _, dtype, *_ in kinds],
+        *[SCOPE_CODES[kind.scope] for kind, _ in tensors],
+        *[CODES[kind.dtype] for kind, _ in tensors],
+        *[CODES[kind.moment_dtype] for kind, _ in tensors],
     ]
-    entries = [
-        count_entries(scope, shape[:-1] if pairs else shape)
-        for (scope, _, _, pairs, _), shape in zip(kinds, shapes, strict=True)
-    ]
-    n = len(shapes)
+    entries = [count_entries(kind.scope, shape[:-1] if kind.is_complex else shape) for kind, shape in tensors]
+    n = len(tensors)
     return [*rows, *columns, *codes, *[flags] * n, *[0] * (2 * n)], list(map(sqrt, entries))
