@@ -117,7 +117,9 @@ def test_the_gpt_sees_no_later_token():
     assert not torch.allclose(one[:, 5], two[:, 5])
 
 
-@pytest.mark.parametrize(("net", "millions"), [("tiny", 0.41), ("small", 10.7), ("gpt2", 124.3)])
+@pytest.mark.parametrize(
+    ("net", "millions"), [("tiny", 0.41), ("tiny-64", 0.107), ("tiny-256", 1.61), ("small", 10.7), ("gpt2", 124.3)]
+)
 def test_the_sizes_have_the_parameters_they_promise(net: str, millions: float):
     preset = find_task(f"text:char/{net}").preset
     vocabulary = 50_257 if net == "gpt2" else 65

@@ -1,7 +1,7 @@
 """``text:char`` and ``text:bpe``: a small GPT on any UTF-8 text; tiny Shakespeare if none is given."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import log
 from pathlib import Path
@@ -30,19 +30,16 @@ class Net:
     vocabulary: int
 
 
+_TINY = Net(
+    GPTShape(layers=2, width=128, heads=4, context=64),
+    Recipe(steps=300, batch_size=32, schedule=Schedule("warmup:15it+cosine"), max_grad_norm=1.0, evaluate_every=100),
+    vocabulary=1_000,
+)
 _NETS = MappingProxyType(
     {
-        "tiny": Net(
-            GPTShape(layers=2, width=128, heads=4, context=64),
-            Recipe(
-                steps=300,
-                batch_size=32,
-                schedule=Schedule("warmup:15it+cosine"),
-                max_grad_norm=1.0,
-                evaluate_every=100,
-            ),
-            vocabulary=1_000,
-        ),
+        "tiny": _TINY,
+        "tiny-64": replace(_TINY, shape=replace(_TINY.shape, width=64)),
+        "tiny-256": replace(_TINY, shape=replace(_TINY.shape, width=256)),
         # nanoGPT's train_shakespeare_char.py; its rate decays to a tenth, here to 0.
         "small": Net(
             GPTShape(layers=6, width=384, heads=6, context=256, dropout=0.2),
