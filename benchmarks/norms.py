@@ -1,4 +1,4 @@
-"""Why the foreach backend sums squares by rows of 1,024 on the CPU: precision and speed of the ways there are.
+"""Why the foreach backend sums squares in float64 and in pieces on the CPU: precision and speed of the ways there are.
 
 python benchmarks/norms.py [millions of entries]
 """

@@ -21,7 +21,7 @@ class Layout:
     def __init__(self, matches: Callable[..., bool]) -> None:
         self.matches = matches  # (*tensors) → whether they have the same types, dtypes, devices, shapes and strides
         self.are_plain: dict[int, bool] = {}  # of the part with this first index: `tensor_layout.are_plain`
-        self.row_kinds: dict[tuple[int, str], Any] = {}  # of the part with this first index and scope: `row_step.Kind`
+        self.row_kinds: dict[tuple[int, str], Any] = {}  # by first index and scope of a part: `row_step.PartKind`
 
 
 class Part(NamedTuple):

@@ -1,10 +1,16 @@
-"""What a foreach step asks of a device, counted on meta tensors: its operations, and the words that they move."""
+"""What a foreach step asks of a device: its operations and the words that they move, counted on meta tensors."""
+
+import warnings
+from collections.abc import Iterable
 
 import pytest
 import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from acmo import ACMo
-from acmo.backends.foreach import write_moments
+from acmo.backends.foreach import PIECE, write_moments
 from tests.support.operations import CountOperations, trace_step
 
 SHAPE = (40, 30)
@@ -47,3 +53,36 @@ def test_moments_are_scaled_beyond_the_range_of_float32(m: float, beta_hat: floa
     for got, x in zip(moments, want, strict=True):
         assert got.dtype == torch.float32
         torch.testing.assert_close(got.double(), x, rtol=1e-6, atol=0.0)
+
+
+class LargestResult(TorchDispatchMode):
+    """Remember the bytes of the largest tensor that an operation made, other than views of those given."""
+
+    def __init__(self, known: Iterable[Tensor]) -> None:
+        super().__init__()
+        self.known = {x.untyped_storage().data_ptr() for x in known}
+        self.bytes = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        for x in tree_leaves(result):
+            if isinstance(x, Tensor) and x.untyped_storage().data_ptr() not in self.known:
+                self.bytes = max(self.bytes, x.untyped_storage().nbytes())
+        return result
+
+
+@pytest.mark.parametrize("is_bad", [False, True])
+def test_cpu_step_copies_no_gradient(is_bad: bool):
+    p = torch.nn.Parameter(torch.ones(4 * PIECE))
+    opt = ACMo([p], lr=0.1, foreach=True)
+    p.grad = torch.ones_like(p)
+    opt.step()
+    if is_bad:
+        p.grad[7] = torch.nan
+    moment = opt.state[p]["momentum_buffer"]
+    before = p.detach().clone(), moment.clone()
+    with LargestResult([p, p.grad, moment]) as largest, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the step that is skipped
+        opt.step()
+    assert largest.bytes <= 8 * PIECE < 4 * p.numel()
+    assert (torch.equal(p, before[0]) and torch.equal(moment, before[1])) is is_bad

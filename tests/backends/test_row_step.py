@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -83,3 +84,30 @@ def test_a_parameter_of_new_shape_is_described_again() -> None:
     opt.state.clear()
     opt.step()
     torch.testing.assert_close(p.detach(), torch.full((2, 5), -0.1))
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda group: group.update(norm_scope="column"),
+        lambda group: group.update(unit_step=False, lr=0.3),
+        lambda group: group.update(momentum_dtype=torch.bfloat16),
+        lambda group: setattr(group["params"][0], "grad", None),
+    ],
+    ids=["scope", "gradient step", "dtype", "no gradient"],
+)
+def test_what_is_kept_of_a_part_follows_edits(edit: Callable[[dict[str, Any]], None]) -> None:
+    fused, plain = ([torch.ones(6, 4).requires_grad_(), torch.ones(4, 6).requires_grad_()] for _ in range(2))
+    optimizers = RowACMo(fused, lr=0.1), RowACMo(plain, lr=0.1, foreach=False)
+    generator = torch.Generator().manual_seed(0)
+    for t in range(6):
+        for a, b in zip(fused, plain, strict=True):
+            a.grad = torch.randn(a.shape, generator=generator)
+            b.grad = a.grad.clone()
+        if t >= 3:  # the layout is known by then
+            for opt in optimizers:
+                edit(opt.param_groups[0])
+        for opt in optimizers:
+            opt.step()
+    for a, b in zip(fused, plain, strict=True):
+        torch.testing.assert_close(a, b)

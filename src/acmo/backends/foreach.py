@@ -180,15 +180,15 @@ def sum_squares(tensors: Sequence[Tensor]) -> Tensor:
     if not tensors[0].is_cpu:
         return torch.stack(torch._foreach_norm([flatten(t) for t in tensors], 2, dtype)).square()
     totals = []
-    room = tensors[0].new_empty(0, dtype=dtype)  # one for all pieces: fresh memory costs as much as the sums
+    buffer = tensors[0].new_empty(0, dtype=dtype)  # one for all pieces: fresh memory costs as much as the sums
     for t in tensors:
         x = t.view(-1) if t.is_contiguous() else flatten(t)
         squares = []
         for piece in torch.split(x, PIECE):
             n = piece.numel()
-            if n > room.numel():
-                room = room.new_empty(n)
-            x64 = room[:n].copy_(piece)
+            if n > buffer.numel():
+                buffer = buffer.new_empty(n)
+            x64 = buffer[:n].copy_(piece)
             squares.append(torch.dot(x64, x64))
         totals.append(squares[0] if len(squares) == 1 else torch.stack(squares).sum())
     return torch.stack(totals)

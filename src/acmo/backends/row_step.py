@@ -22,7 +22,7 @@ from acmo.scopes import count_entries
 from acmo.step_data import GroupOptions, Part, StepFunction, StepOptions, StepRecord
 
 
-class Kind(NamedTuple):
+class PartKind(NamedTuple):
     """What a step by row must know of a part beside its numbers and addresses."""
 
     scope: str
@@ -60,7 +60,7 @@ def prepare(parts: Sequence[Part], groups: Sequence[GroupOptions], options: Step
     return partial(step, kinds=tuple(kinds))
 
 
-def find_kind(part: Part) -> Kind | None:
+def find_kind(part: Part) -> PartKind | None:
     """Return the kind of a part that the kernel can step, else None; it is kept for as long as the layout holds."""
     p, m = part.params[0], part.moments[0]
     if (
@@ -73,14 +73,14 @@ def find_kind(part: Part) -> Kind | None:
         or not are_plain(part)
     ):
         return None
-    kind = Kind(part.scope, p.dtype, m.dtype, part.owners[0].is_complex(), tuple([x.shape for x in part.params]))
+    kind = PartKind(part.scope, p.dtype, m.dtype, part.owners[0].is_complex(), tuple([x.shape for x in part.params]))
     if part.layout is not None:
         part.layout.row_kinds[part.indices[0], part.scope] = kind
     return kind
 
 
 def step(
-    parts: Sequence[Part], groups: Sequence[GroupOptions], options: StepOptions, *, kinds: tuple[Kind, ...]
+    parts: Sequence[Part], groups: Sequence[GroupOptions], options: StepOptions, *, kinds: tuple[PartKind, ...]
 ) -> StepRecord:
     """Execute one step that `prepare` accepts."""
     arguments, numbers = pack(parts, groups, options, kinds)
@@ -100,7 +100,7 @@ def list_places(places: tuple[tuple[int, tuple[int, ...]], ...]) -> tuple[tuple[
 
 
 def pack(
-    parts: Sequence[Part], groups: Sequence[GroupOptions], options: StepOptions, kinds: tuple[Kind, ...]
+    parts: Sequence[Part], groups: Sequence[GroupOptions], options: StepOptions, kinds: tuple[PartKind, ...]
 ) -> tuple["array[int]", "array[float]"]:
     """Return the arguments of acmo_rows, in the order that `acmo.native.Kernel.rows` names."""
     flags = UNIT * options.unit_step | PROPAGATE * (options.nonfinite == "propagate")
@@ -133,7 +133,7 @@ def read_numbers(group: GroupOptions) -> tuple[float, ...]:
 
 
 @lru_cache(maxsize=256)  # at every step the same; shapes are part of the key, so that what is read cannot be too long
-def describe(parts: tuple[Kind, ...], flags: int) -> tuple[list[int], list[float]]:
+def describe(parts: tuple[PartKind, ...], flags: int) -> tuple[list[int], list[float]]:
     """Return the columns that follow from shapes, dtypes and options, rows to index, and √n of every tensor."""
     tensors = [(kind, shape) for kind in parts for shape in kind.shapes]
     rows = [shape[0] if len(shape) > 1 else 1 for _, shape in tensors]

@@ -53,7 +53,8 @@ INLINE void NAME(add_row)(const REAL *p, const REAL *m, const REAL *g, int64_t l
 }
 
 /* While g and m are summed, θ is brought into the second-level cache, one line per 16 floats; during the update, the next group's
- * g. The hardware brings m; only of long rows is it helped, at a distance of 512 entries: elsewhere that is slower. */
+ * g. The hardware brings m. Where rows are long and the gradient is used as it is stored, it gets help, 512 entries ahead; elsewhere
+ * that is slower. */
 INLINE void NAME(sum_rows)(const acmo_row_block *block, const NAME(numbers) *x, int plain, int is_long, acmo_row_sums out) {
     const REAL *p = block->p, *m = block->m, *g = block->g;
     const int64_t n = block->n, full = FULL;
