@@ -89,6 +89,13 @@ def test_h3_is_against_the_mean_of_the_adam_type():
     assert part.ahead == pytest.approx(6, abs=0.2)
 
 
+def test_contenders_with_names_of_their_own_are_not_among_the_scores():
+    tables = write_tables({"text-char": text(), "ablation": published("ablation", {"row": 1.0, "row, int8": 1.0})})
+    assert "| text-char |" in tables
+    assert "ablation |" not in tables
+    assert "| int8 moments cost nothing | **holds**" in tables
+
+
 def test_nothing_is_judged_without_its_comparison():
     assert judge_primary({}) == {"H1": [], "H2": [], "H3": []}
     assert {a.verdict for a in answer_questions({})} == {"not judged"}

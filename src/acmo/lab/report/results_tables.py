@@ -19,14 +19,20 @@ from acmo.lab.hypotheses import (
     read_published,
 )  # fmt: skip
 from acmo.lab.report import words
+from acmo.rivals import REGISTRY
 
 
 def write_tables(published: Mapping[str, Published]) -> str:
-    """Return the tables in Markdown: scores, costs, primary hypotheses, questions."""
+    """Return the tables in Markdown: scores, costs, primary hypotheses, questions.
+
+    Comparisons of an optimizer's options, whose contenders have names of their own, are judged here; their scores and
+    costs are on their own pages.
+    """
+    compared = {name: found for name, found in published.items() if REGISTRY.keys() >= found.rows.keys()}
     return "\n\n".join(
         [
-            "### Scores\n\n" + "\n".join(_scores(published)),
-            "### Costs\n\n" + "\n".join(_costs(published)),
+            "### Scores\n\n" + "\n".join(_scores(compared)),
+            "### Costs\n\n" + "\n".join(_costs(compared)),
             "### Primary hypotheses\n\n" + "\n".join(_hypotheses(judge_primary(published))),
             "### Questions\n\n" + "\n".join(_questions(answer_questions(published))),
         ]
