@@ -82,6 +82,28 @@ def test_studies_wait_for_a_server_that_comes_back(server):
         assert found.counts() == {"all": 6, "done": 6, "running": 0, "waiting": 0, "failed": 0}
 
 
+def test_server_that_stops_within_a_query_is_waited_for(server):
+    from sqlalchemy import event
+
+    said: list[str | None] = []
+    with Studies(Store(server.url, heartbeat=1, timeout=60), [spec()], "w", said.append) as found:
+        found.enqueue()
+        engine, stopped = found._storage.engine, []
+
+        @event.listens_for(engine, "before_cursor_execute")
+        def stop_before_the_trials_are_read(conn, cursor, statement, *more):
+            if "FROM trials" in statement and not stopped:
+                stopped.append(statement)
+                server.stop()
+                threading.Timer(3, server.start).start()
+
+        assert found.counts()["waiting"] == 6
+        assert stopped
+        assert "cannot be used" in said[0]
+        assert "rolled back" not in said[0]  # what Optuna's second query meets; the first one says more
+        assert said[1:] == [None]
+
+
 def test_outage_beyond_the_timeout_is_raised(server):
     store = Store(server.url, heartbeat=1, timeout=2)
     with Studies(store, [spec()], "w") as found:

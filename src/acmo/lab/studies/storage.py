@@ -105,7 +105,7 @@ class Store:
     def explained(self) -> Iterator[None]:
         """Raise a `LabError` without the password for an error of the database."""
         from optuna.exceptions import StorageInternalError
-        from sqlalchemy.exc import SQLAlchemyError
+        from sqlalchemy.exc import PendingRollbackError, SQLAlchemyError
 
         try:
             yield
@@ -115,6 +115,9 @@ class Store:
                 raise missing_extra("the driver of this database", extra) from None
             # The error inside of Optuna's is more precise.
             cause = error.__cause__ if isinstance(error, StorageInternalError) else error
+            # Where a query fails, Optuna tries another one, which SQLAlchemy refuses on a connection that was lost.
+            if isinstance(cause, PendingRollbackError):
+                cause = cause.__context__ or cause
             text = str(getattr(cause, "orig", None) or cause or error).strip().splitlines()
             said = redact_passwords(text[0] if text else type(error).__name__, self.url)
             sentence = f"the database {self.safe_url} cannot be used: {said}"
