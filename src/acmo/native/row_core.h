@@ -53,8 +53,7 @@ INLINE void NAME(add_row)(const REAL *p, const REAL *m, const REAL *g, int64_t l
 }
 
 /* While g and m are summed, θ is brought into the second-level cache, one line per 16 floats; during the update, the next group's
- * g. The hardware brings m. Where rows are long and the gradient is used as it is stored, it gets help, 512 entries ahead; elsewhere
- * that is slower. */
+ * g. The hardware brings m. Where rows are long and the gradient is used as it is stored, both get help; elsewhere that is slower. */
 INLINE void NAME(sum_rows)(const acmo_row_block *block, const NAME(numbers) *x, int plain, int is_long, acmo_row_sums out) {
     const REAL *p = block->p, *m = block->m, *g = block->g;
     const int64_t n = block->n, full = FULL;
@@ -63,7 +62,10 @@ INLINE void NAME(sum_rows)(const acmo_row_block *block, const NAME(numbers) *x, 
         for (int k = plain; k < ACMO_ROW_SUMS; k++) sum[k] = no_sum();
         for (int64_t i = 0; i < full; i += LANES) {
             __builtin_prefetch(p + i, 1, 2);
-            if (is_long) __builtin_prefetch(m + i + 512, 1, 2);
+            if (is_long) {
+                __builtin_prefetch(g + i + LONG_AHEAD, 0, 2);
+                __builtin_prefetch(m + i + LONG_AHEAD, 1, 2);
+            }
             NAME(add_row)(p + i, m + i, g + i, LANES, x, plain, sum);
         }
         if (full < n) NAME(add_row)(p + full, m + full, g + full, n - full, x, plain, sum);
@@ -74,7 +76,7 @@ INLINE void NAME(sum_rows)(const acmo_row_block *block, const NAME(numbers) *x, 
 static void NAME(sums)(const acmo_row_block *block, const acmo_row_options *o, acmo_row_sums out) {
     NAME(numbers) x = NAME(numbers_of)(o);
     if (!x.plain) NAME(sum_rows)(block, &x, 0, 0, out);
-    else if (block->n < 2048 || block->m_is_copy) NAME(sum_rows)(block, &x, 1, 0, out);
+    else if (block->n < LONG_ROW || block->m_is_copy) NAME(sum_rows)(block, &x, 1, 0, out);
     else NAME(sum_rows)(block, &x, 1, 1, out);
 }
 

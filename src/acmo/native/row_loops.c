@@ -7,7 +7,13 @@
 #include "rows.h"
 
 /* Entry i of a row goes to lane i mod LANES, whatever the instruction set; the lanes are added as a tree at the end. */
-enum { LANES = ACMO_LANES, DOUBLES = WIDTH / 2, AHEAD = 256 /* entries to prefetch in a sweep over columns */ };
+enum {
+    LANES = ACMO_LANES,
+    DOUBLES = WIDTH / 2,
+    AHEAD = 256,      /* entries to prefetch in a sweep over columns */
+    LONG_AHEAD = 512, /* the same while a long row is summed */
+    LONG_ROW = 2048,  /* entries; from here on, g, m and θ of a row leave the first-level cache between its sums and its update */
+};
 typedef struct { vd part[LANES / DOUBLES]; } lanes;
 
 /* Not {0}: gcc fills an array of these with `rep stos`, which takes longer than a short row. */
