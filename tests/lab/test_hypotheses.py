@@ -38,7 +38,7 @@ def published(name, levels, *, metric="bits_per_byte", best="min", diverged=()):
             "cost": {"state_bytes_per_parameter": 4.0, "ms_per_step_optimizer": 1.0},
             "to_target": {"steps": 10.0, "seconds": 1.0}, "losses": {"to_target": {"steps": 5.0}},
         })  # fmt: skip
-    return Published(name, {"metric": metric, "best": best, "seeds": SEEDS, "rows": rows}, runs)
+    return Published(name, [{"metric": metric, "best": best, "seeds": SEEDS, "rows": rows}], runs)
 
 
 def text(name="text-char", **levels):
@@ -96,6 +96,23 @@ def test_contenders_with_names_of_their_own_are_not_among_the_scores():
     assert "| int8 moments cost nothing | **holds**" in tables
 
 
+def test_one_seed_gives_rates_and_no_scores():
+    rows = {label: {"label": label, "title": label, "tried": 6, "valid": 2.5} for label in ("row-acmo", "adamw")}
+    tasks = [
+        {"task": task, "metric": "bits_per_byte", "best": "min", "seeds": [1],
+         "rows": [{**rows["row-acmo"], "settings": {"lr": lr}}, {**rows["adamw"], "settings": {"lr": 0.001}}]}
+        for task, lr in (("narrow", 0.004), ("wide", 0.002))
+    ]  # fmt: skip
+    one_rate = {**tasks[0], "rows": [{**tasks[0]["rows"][0], "tried": 1}]}
+    tables = write_tables(
+        {"text-char": text(), "width": Published("width", tasks, []), "gpt-10m": Published("gpt-10m", [one_rate], [])}
+    )
+    scores, rates = tables.split("### Best rates")
+    assert "width" not in scores
+    assert "gpt-10m" not in tables
+    assert "| width | `narrow` | 0.004 (2.5) | 0.001 (2.5) |\n| width | `wide` | 0.002 (2.5) | 0.001 (2.5) |" in rates
+
+
 def test_nothing_is_judged_without_its_comparison():
     assert judge_primary({}) == {"H1": [], "H2": [], "H3": []}
     assert {a.verdict for a in answer_questions({})} == {"not judged"}
@@ -129,12 +146,12 @@ def test_the_share_near_the_best_counts_diverged_rates():
     rates = ((1.0, 1.15), (0.3, 1.2), (0.1, 2.0))
     runs = [record("adamw", 0, value, metric="bits_per_byte", phase="tune", settings={"lr": lr}) for lr, value in rates]
     fell = record("adamw", 0, 0.0, metric="bits_per_byte", phase="tune", settings={"lr": 3.0}, diverged=True)
-    with_tuning = Published(found.name, found.task, [*found.runs, *runs, fell])
+    with_tuning = Published(found.name, found.tasks, [*found.runs, *runs, fell])
     assert share_near_the_best(with_tuning, "adamw") == 2 / 5  # 1.15 and 1.2 of these and 1.3
 
 
 def test_runs_of_a_setting_that_was_not_chosen_do_not_count():
     found = text()
     other = record("muon", 1, 0.0, metric="bits_per_byte", settings={"lr": 9.0})
-    both = Published(found.name, found.task, [other, *found.runs])
+    both = Published(found.name, found.tasks, [other, *found.runs])
     assert both.valid_losses("muon") == found.valid_losses("muon")

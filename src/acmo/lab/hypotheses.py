@@ -27,11 +27,16 @@ LOSS_MARGIN, POINTS_MARGIN, BLEU_MARGIN = 0.02, 0.5, 0.5
 
 @dataclass(frozen=True)
 class Published:
-    """A published comparison: the first task of its summary, and its runs."""
+    """A published comparison: the tasks of its summary, and its runs. What is judged has one task."""
 
     name: str
-    task: Row
+    tasks: Sequence[Row]
     runs: Sequence[RunRecord]
+
+    @property
+    def task(self) -> Row:
+        """Return the first task."""
+        return self.tasks[0]
 
     @property
     def rows(self) -> dict[str, Row]:
@@ -83,7 +88,7 @@ def read_published(results: Path) -> dict[str, Published]:
     found = {}
     for path in sorted(results.glob("*/summary.json")):
         folder = path.parent
-        found[folder.name] = Published(folder.name, recomputed(folder)["tasks"][0], comparison_folder.load(folder).runs)
+        found[folder.name] = Published(folder.name, recomputed(folder)["tasks"], comparison_folder.load(folder).runs)
     return found
 
 

@@ -1,4 +1,4 @@
-"""The tables of docs/results/README.md over all published comparisons: scores, costs, hypotheses, questions.
+"""The tables of docs/results/README.md over all published comparisons: scores, costs, hypotheses, questions, rates.
 
 ``python -m acmo.lab.report.results_tables docs/results`` prints them.
 """
@@ -23,20 +23,21 @@ from acmo.rivals import REGISTRY
 
 
 def write_tables(published: Mapping[str, Published]) -> str:
-    """Return the tables in Markdown: scores, costs, primary hypotheses, questions.
+    """Return the tables in Markdown: scores, costs, primary hypotheses, questions, best rates.
 
     Comparisons of an optimizer's options, whose contenders have names of their own, are judged here; their scores and
-    costs are on their own pages.
+    costs are on their own pages. Of comparisons with one seed only the rates are shown.
     """
-    compared = {name: found for name, found in published.items() if REGISTRY.keys() >= found.rows.keys()}
-    return "\n\n".join(
-        [
-            "### Scores\n\n" + "\n".join(_scores(compared)),
-            "### Costs\n\n" + "\n".join(_costs(compared)),
-            "### Primary hypotheses\n\n" + "\n".join(_hypotheses(judge_primary(published))),
-            "### Questions\n\n" + "\n".join(_questions(answer_questions(published))),
-        ]
-    )
+    repeated = {name: found for name, found in published.items() if len(found.task["seeds"]) > 1}
+    compared = {name: found for name, found in repeated.items() if REGISTRY.keys() >= found.rows.keys()}
+    tables = {
+        "Scores": _scores(compared),
+        "Costs": _costs(compared),
+        "Primary hypotheses": _hypotheses(judge_primary(published)),
+        "Questions": _questions(answer_questions(published)),
+        "Best rates": _rates({name: found for name, found in published.items() if name not in repeated}),
+    }
+    return "\n\n".join(f"### {title}\n\n" + "\n".join(lines) for title, lines in tables.items() if lines)
 
 
 def _line(cells: Iterable[str]) -> str:
@@ -108,6 +109,28 @@ def _hypotheses(judged: Mapping[str, Sequence[Part]]) -> list[str]:
 def _questions(answers: Sequence[Answer]) -> list[str]:
     lines = [_line(["question", "verdict", "numbers"]), _line(["---"] * 3)]
     return lines + [_line([a.question, f"**{a.verdict}**", a.numbers]) for a in answers]
+
+
+def _rates(published: Mapping[str, Published]) -> list[str]:
+    """Return the learning rates that validate best, where several were tried on one seed."""
+    lines = []
+    columns = _columns(published)
+    for name, found in published.items():
+        for task in found.tasks:
+            rows = {row["label"]: row for row in task["rows"] if row["tried"] > 1 and row["settings"]}
+            cells = [
+                f"{rows[label]['settings']['lr']:g} ({words.score(rows[label]['valid'], task['metric'])})"
+                if label in rows
+                else words.NONE
+                for label in columns
+            ]
+            if rows:
+                lines.append(_line([name, f"`{task['task']}`", *cells]))
+    if not lines:
+        return []
+    heads = [_line(["comparison", "task", *columns.values()]), _line(["---", "---"] + ["---:"] * len(columns))]
+    note = "The learning rate that validates best, and its validation score; one run per rate, no interval."
+    return [*heads, *lines, "", note]
 
 
 if __name__ == "__main__":
