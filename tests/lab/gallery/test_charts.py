@@ -45,8 +45,9 @@ def test_new_results_replace_the_archive_on_the_page(tmp_path):
     archived = next((tmp_path / "docs" / "results").glob("archive/*/curves-*.svg")).parent
     shutil.copytree(archived, tmp_path / "docs" / "results" / "new")
     written = charts.write(tmp_path)
-    assert [path.name for path in written] == ["state.svg", "steps.svg", "pictures.md"]
-    page = written[-1].read_text(encoding="utf-8")
+    assert [path.name for path in written][:3] == ["state.svg", "steps.svg", "pictures.md"]
+    assert {path.parent.name for path in written[3:]} == {"questions"}
+    page = written[2].read_text(encoding="utf-8")
     assert "](results/new/curves-" in page
     assert "archive" not in page
     pictures = re.findall(r"!\[(.*?)\]\((.*?)\)", page)

@@ -13,6 +13,7 @@ from acmo.lab.report.paper_figures import COLOURS
 from acmo.rivals import REGISTRY
 
 INK, SOFT, LINE = "#1b1c1e", "#5d6066", "#dddfe3"
+ACMO_COLOUR = "#d81b2f"  # of bars and intervals that are ours
 STYLE: Any = {
     "svg.hashsalt": "acmo",
     "font.family": "DejaVu Sans",  # comes with matplotlib

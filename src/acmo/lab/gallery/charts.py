@@ -1,4 +1,4 @@
-"""Charts of what is measured: state per parameter, a step's time beside its rivals, and the published learning curves.
+"""Charts of what is measured: state per parameter, a step's time beside its rivals, the results' questions and curves.
 
 ``python -m acmo.lab.gallery.charts`` in a clone draws them and writes docs/pictures.md, with alt texts.
 """
@@ -15,10 +15,10 @@ from torch import nn
 
 from acmo import ACMo, RowACMo, SpectralACMo, param_groups
 from acmo.lab import atomic
-from acmo.lab.gallery.canvas import INK, LINE, SOFT, content, figure
+from acmo.lab.gallery import question_charts
+from acmo.lab.gallery.canvas import ACMO_COLOUR, INK, LINE, SOFT, content, figure
 from acmo.rivals import SM3
 
-ACMO_COLOUR = "#d81b2f"
 NETS = ("ResNet-50", "Transformer-base", "GPT-2 small")
 STEPS = (
     "SGD-momentum fused",
@@ -190,8 +190,10 @@ def write(root: Path) -> list[Path]:
         docs / "images" / "state.svg": draw_state(state),
         docs / "images" / "steps.svg": draw_step_times(times),
         docs / "pictures.md": render_page(docs, state, times).encode(),
+        **question_charts.draw_all(docs / "results"),
     }
     for path, data in contents.items():
+        path.parent.mkdir(exist_ok=True)
         atomic.write(path, data)
     return list(contents)
 

@@ -21,6 +21,8 @@ from acmo.lab.hypotheses import (
 from acmo.lab.report import words
 from acmo.rivals import REGISTRY
 
+FIGURES = "questions"  # the folder of the questions' figures, in docs/results
+
 
 def write_tables(published: Mapping[str, Published]) -> str:
     """Return the tables in Markdown: scores, costs, primary hypotheses, questions, best rates.
@@ -76,16 +78,17 @@ def _scores(published: Mapping[str, Published]) -> list[str]:
 
 def _costs(published: Mapping[str, Published]) -> list[str]:
     heads = ["comparison", "optimizer", "bytes per parameter", "ms per optimizer step", "steps to target training loss"]
-    heads += ["steps to target score", "seconds to target score"]
-    lines = [_line(heads), _line(["---", "---"] + ["---:"] * 5)]
+    heads += ["seconds to target training loss", "steps to target score", "seconds to target score"]
+    lines = [_line(heads), _line(["---", "---"] + ["---:"] * 6)]
     for name, found in published.items():
         for row in found.rows.values():
-            cost, reached = row["cost"], row["to_target"]
-            loss = (row.get("losses") or {}).get("to_target", {}).get("steps")
-            numbers = [cost["state_bytes_per_parameter"], cost["ms_per_step_optimizer"], loss, reached["steps"]]
-            forms = [".1f", ".2f", ".0f", ".0f"]
+            cost, score = row["cost"], row["to_target"]
+            loss = (row.get("losses") or {}).get("to_target", {})
+            numbers = [cost["state_bytes_per_parameter"], cost["ms_per_step_optimizer"]]
+            numbers += [loss.get("steps"), loss.get("seconds"), score["steps"], score["seconds"]]
+            forms = [".1f", ".2f", ".0f", ".1f", ".0f", ".1f"]
             cells = [words.figure(x, form) for x, form in zip(numbers, forms, strict=True)]
-            lines.append(_line([name, row["title"], *cells, words.figure(reached["seconds"], ".1f")]))
+            lines.append(_line([name, row["title"], *cells]))
     return lines
 
 
@@ -108,7 +111,16 @@ def _hypotheses(judged: Mapping[str, Sequence[Part]]) -> list[str]:
 
 def _questions(answers: Sequence[Answer]) -> list[str]:
     lines = [_line(["question", "verdict", "numbers"]), _line(["---"] * 3)]
-    return lines + [_line([a.question, f"**{a.verdict}**", a.numbers]) for a in answers]
+    lines += [_line([a.question, f"**{a.verdict}**", a.numbers]) for a in answers]
+    shown = [a for a in answers if a.evidence]
+    if shown:
+        lines += [
+            "",
+            "Points are means over seeds, lines 95 % intervals; the dashed line is the limit of the question.",
+        ]
+    for a in shown:
+        lines += ["", f"![{a.question}: {a.verdict}. {a.numbers}]({FIGURES}/{a.slug}.svg)"]
+    return lines
 
 
 def _rates(published: Mapping[str, Published]) -> list[str]:

@@ -1,0 +1,60 @@
+"""One figure for each question of docs/results/PROTOCOL.md: intervals beside their limit, or bars."""
+
+from collections.abc import Sequence
+from itertools import groupby
+from math import isfinite
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+from acmo.lab.gallery.canvas import ACMO_COLOUR, INK, LINE, SOFT, content, figure
+from acmo.lab.hypotheses import Answer, Difference, Quantity, answer_questions, read_published
+from acmo.lab.report.results_tables import FIGURES
+
+
+def draw(answer: Answer) -> bytes:
+    """Return the figure of a question as SVG, one panel for each scale."""
+    panels: list[tuple[str, list[Any]]] = [
+        (where, list(own)) for where, own in groupby(answer.evidence, attrgetter("where"))
+    ]
+    rows = [len(own) for _, own in panels]
+    with figure(7.2, 0.5 + 0.65 * len(panels) + 0.28 * sum(rows)) as drawn:
+        title = f"{answer.question}: {answer.verdict}"
+        drawn.suptitle(title, x=0.01, ha="left", fontsize=10, fontweight="bold", wrap=True)
+        axes = drawn.subplots(len(panels), 1, squeeze=False, height_ratios=[n + 0.6 for n in rows])[:, 0]
+        for one, (where, own) in zip(axes, panels, strict=True):
+            draw_rows = draw_intervals if isinstance(own[0], Difference) else draw_bars
+            draw_rows(one, own)
+            one.set_title(where, fontsize=9, fontweight="normal", color=SOFT)
+            one.set_yticks(range(len(own)), [row.who for row in own], color=INK)
+            one.set_ylim(len(own) - 0.4, -0.6)
+            one.tick_params(axis="y", length=0)
+            one.spines[["top", "right", "left"]].set_visible(False)
+            one.grid(axis="x", color=LINE, linewidth=0.5)
+            one.set_axisbelow(True)
+        return content(drawn, "svg")
+
+
+def draw_intervals(axes: Any, rows: Sequence[Difference]) -> None:
+    """Draw every difference with its interval, the zero as a line, and the limit as a dashed one."""
+    axes.axvline(0, color=SOFT, linewidth=0.8)
+    if rows[0].limit:
+        axes.axvline(rows[0].limit, color=SOFT, linewidth=0.8, linestyle="--")
+    for i, row in enumerate(rows):
+        if isfinite(row.high - row.low):
+            axes.plot([row.low, row.high], [i, i], color=ACMO_COLOUR, linewidth=2)
+            axes.plot([row.mean], [i], marker="o", markersize=5, color=ACMO_COLOUR)
+
+
+def draw_bars(axes: Any, rows: Sequence[Quantity]) -> None:
+    """Draw a bar for every quantity, with its number."""
+    colours = [ACMO_COLOUR if "ACMo" in row.who else SOFT for row in rows]
+    drawn = axes.barh(range(len(rows)), [row.value for row in rows], color=colours, height=0.6)
+    axes.bar_label(drawn, [row.text for row in rows], padding=3, color=INK)
+    axes.margins(x=0.12)
+
+
+def draw_all(results: Path) -> dict[Path, bytes]:
+    """Return the figures of the questions that the published comparisons answer, by path."""
+    answers = answer_questions(read_published(results))
+    return {results / FIGURES / f"{answer.slug}.svg": draw(answer) for answer in answers if answer.evidence}

@@ -1,0 +1,47 @@
+"""The figures of the questions show the numbers of their answers, and each has its place on the results page."""
+
+import pytest
+
+from tests.support.paths import ROOT
+
+pytest.importorskip("matplotlib", reason='needs the lab: pip install "acmo[lab]"')
+
+from acmo.lab.gallery.canvas import figure
+from acmo.lab.gallery.question_charts import draw, draw_all, draw_bars, draw_intervals
+from acmo.lab.hypotheses import Answer, Difference, Quantity
+
+RESULTS = ROOT / "docs" / "results"
+INTERVALS = [
+    Difference("text: loss", "a − b", 0.5, 0.4, 0.7, 0.02),
+    Difference("text: loss", "c − d", float("nan"), float("-inf"), float("inf"), 0.02),
+]
+
+
+def test_an_interval_is_drawn_from_end_to_end_beside_its_limit():
+    with figure(4, 2) as drawn:
+        axes = drawn.subplots()
+        draw_intervals(axes, INTERVALS)
+    zero, limit, *own = [list(line.get_xdata()) for line in axes.lines]
+    assert (zero, limit) == ([0, 0], [0.02, 0.02])
+    assert own == [[0.4, 0.7], [0.5]]  # too few seeds: nothing to draw
+
+
+def test_a_bar_is_as_long_as_its_quantity():
+    with figure(4, 2) as drawn:
+        axes = drawn.subplots()
+        draw_bars(axes, [Quantity("ms", "RowACMo", 2.0, "2.0"), Quantity("ms", "AdamW", 3.0, "3.0")])
+    assert [bar.get_width() for bar in axes.patches] == [2.0, 3.0]
+
+
+def test_every_scale_has_a_panel_and_the_bytes_do_not_change():
+    answer = Answer("Is it?", "holds", "", [*INTERVALS, Difference("images: points", "e − f", 1.0, 0.0, 2.0, -0.5)])
+    svg = draw(answer)
+    assert svg.count(b'id="axes_') == 2
+    assert svg == draw(answer)
+
+
+def test_the_results_page_shows_every_figure_and_no_other():
+    page = (RESULTS / "README.md").read_text(encoding="utf-8")
+    wanted = draw_all(RESULTS)
+    assert set(wanted) == set((RESULTS / "questions").glob("*")), "run: python -m acmo.lab.gallery.charts"
+    assert all(f"(questions/{path.name})" in page for path in wanted)
