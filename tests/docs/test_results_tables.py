@@ -6,7 +6,7 @@ from tests.support.paths import ROOT
 
 pytest.importorskip("optuna", reason='needs the lab: pip install "acmo[lab]"')
 
-from acmo.lab.hypotheses import read_published
+from acmo.lab.published import read_published
 from acmo.lab.report.results_tables import write_tables
 
 RESULTS = ROOT / "docs" / "results"

@@ -8,7 +8,7 @@ pytest.importorskip("matplotlib", reason='needs the lab: pip install "acmo[lab]"
 
 from acmo.lab.gallery.canvas import figure
 from acmo.lab.gallery.question_charts import draw, draw_all, draw_bars, draw_intervals
-from acmo.lab.hypotheses import Answer, Difference, Quantity
+from acmo.lab.questions import Answer, Difference, Quantity
 
 RESULTS = ROOT / "docs" / "results"
 INTERVALS = [

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from acmo.lab.gallery.canvas import ACMO_COLOUR, INK, LINE, SOFT, content, figure
-from acmo.lab.hypotheses import Answer, Difference, Quantity, answer_questions, read_published
+from acmo.lab.published import read_published
+from acmo.lab.questions import Answer, Difference, Quantity, answer_questions
 from acmo.lab.report.results_tables import FIGURES
 
 

@@ -8,16 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from acmo.lab.claims import holm
-from acmo.lab.hypotheses import (
-    NOT_JUDGED,
-    PARTS,
-    Answer,
-    Part,
-    Published,
-    answer_questions,
-    judge_primary,
-    read_published,
-)  # fmt: skip
+from acmo.lab.hypotheses import PARTS, Part, judge_primary
+from acmo.lab.published import Published, read_published
+from acmo.lab.questions import NOT_JUDGED, Answer, answer_questions
 from acmo.lab.report import words
 from acmo.rivals import REGISTRY
 

@@ -1,0 +1,78 @@
+"""Published comparisons as what is judged from them needs them: their summary, and quantities of their runs by seed."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from acmo.lab.report import words
+from acmo.lab.report.publish import recomputed
+from acmo.lab.results import comparison_folder
+from acmo.lab.results.run_record import RunRecord
+
+Row = Mapping[str, Any]
+Seeds = Mapping[int, float | None]  # a quantity by seed; None where the run diverged
+
+
+@dataclass(frozen=True)
+class Published:
+    """A published comparison: the tasks of its summary, and its runs. What is judged has one task."""
+
+    name: str
+    tasks: Sequence[Row]
+    runs: Sequence[RunRecord]
+
+    @property
+    def task(self) -> Row:
+        """Return the first task."""
+        return self.tasks[0]
+
+    @property
+    def rows(self) -> dict[str, Row]:
+        """Return the optimizers' rows by label."""
+        return {row["label"]: row for row in self.task["rows"]}
+
+    def finals(self, label: str) -> list[RunRecord]:
+        """Return the runs of an optimizer's chosen setting."""
+        own, chosen = [run for run in self.runs if run.label == label], self.rows[label]["settings"]
+        return [run for run in own if run.phase == "final" and run.settings == chosen]
+
+    def by_seed(self, label: str, read: Callable[[RunRecord], float | None]) -> Seeds:
+        """Return a quantity of the final runs by seed."""
+        return {run.seed: read(run) if run.status == "finished" else None for run in self.finals(label)}
+
+    def tests(self, label: str) -> Seeds:
+        """Return the test scores by seed: accuracy in points."""
+        metric = self.task["metric"]
+        return self.by_seed(label, lambda run: _scaled(run.score_on("test", metric), metric))
+
+    def valid_losses(self, label: str) -> Seeds:
+        """Return the validation loss at the last step by seed."""
+        return self.by_seed(label, lambda run: run.score_on("valid", "loss"))
+
+    def training_losses(self, label: str, share: float) -> Seeds:
+        """Return the smoothed training loss after a share of the steps by seed."""
+        return self.by_seed(label, lambda run: run.training_loss(share))
+
+    def title(self, label: str) -> str:
+        """Return an optimizer's name for readers."""
+        return str(self.rows[label]["title"])
+
+
+def read_published(results: Path) -> dict[str, Published]:
+    """Return the comparisons of a results folder by name, without the archive."""
+    found = {}
+    for path in sorted(results.glob("*/summary.json")):
+        folder = path.parent
+        found[folder.name] = Published(folder.name, recomputed(folder)["tasks"], comparison_folder.load(folder).runs)
+    return found
+
+
+def find(published: Mapping[str, Published], name: str, *labels: str) -> Published | None:
+    """Return a comparison if it is published and these optimizers have final runs in it."""
+    found = published.get(name)
+    return found if found is not None and all(found.rows.get(x, {}).get("test") for x in labels) else None
+
+
+def _scaled(value: float | None, metric: str) -> float | None:
+    return None if value is None else value * words.scale(metric)
