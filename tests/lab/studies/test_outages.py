@@ -88,16 +88,20 @@ def test_server_that_stops_within_a_query_is_waited_for(server):
     said: list[str | None] = []
     with Studies(Store(server.url, heartbeat=1, timeout=60), [spec()], "w", said.append) as found:
         found.enqueue()
-        engine, stopped = found._storage.engine, []
+        back, stopped = threading.Timer(3, server.start), []
 
-        @event.listens_for(engine, "before_cursor_execute")
+        @event.listens_for(found._storage.engine, "before_cursor_execute")
         def stop_before_the_trials_are_read(conn, cursor, statement, *more):
             if "FROM trials" in statement and not stopped:
                 stopped.append(statement)
                 server.stop()
-                threading.Timer(3, server.start).start()
+                back.start()
 
-        assert found.counts()["waiting"] == 6
+        try:
+            assert found.counts()["waiting"] == 6
+        finally:
+            if stopped:
+                back.join()
         assert stopped
         assert "cannot be used" in said[0]
         assert "rolled back" not in said[0]  # what Optuna's second query meets; the first one says more

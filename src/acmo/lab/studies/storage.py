@@ -105,7 +105,7 @@ class Store:
     def explained(self) -> Iterator[None]:
         """Raise a `LabError` without the password for an error of the database."""
         from optuna.exceptions import StorageInternalError
-        from sqlalchemy.exc import PendingRollbackError, SQLAlchemyError
+        from sqlalchemy.exc import SQLAlchemyError
 
         try:
             yield
@@ -115,9 +115,7 @@ class Store:
                 raise missing_extra("the driver of this database", extra) from None
             # The error inside of Optuna's is more precise.
             cause = error.__cause__ if isinstance(error, StorageInternalError) else error
-            # Where a query fails, Optuna tries another one, which SQLAlchemy refuses on a connection that was lost.
-            if isinstance(cause, PendingRollbackError):
-                cause = cause.__context__ or cause
+            cause = _find_first_failure(cause)
             text = str(getattr(cause, "orig", None) or cause or error).strip().splitlines()
             said = redact_passwords(text[0] if text else type(error).__name__, self.url)
             sentence = f"the database {self.safe_url} cannot be used: {said}"
@@ -135,12 +133,12 @@ class Store:
 
     def _is_outage(self, error: BaseException | None) -> bool:
         """Return whether waiting may help: a server is away, not a file of SQLite."""
-        from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+        from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, PendingRollbackError
 
         if self._dialect() == "sqlite":
             return False
         lost = isinstance(error, DBAPIError) and error.connection_invalidated
-        return lost or isinstance(error, (OperationalError, InterfaceError, OSError))
+        return lost or isinstance(error, (OperationalError, InterfaceError, PendingRollbackError, OSError))
 
     def _dialect(self) -> str:
         name = self.url.partition(":")[0].partition("+")[0]
@@ -170,6 +168,19 @@ class Store:
         if not path or path == ":memory:":
             raise LabError(f"the storage {self.safe_url} lives in one process only; give it a file: sqlite:///study.db")
         return Path(path)
+
+
+def _find_first_failure(error: BaseException | None) -> BaseException | None:
+    """Return the error of the driver behind SQLAlchemy's refusal to use a connection that was lost.
+
+    Where a query fails, Optuna tries another one on the same connection.
+    """
+    from sqlalchemy.exc import DBAPIError, PendingRollbackError
+
+    behind = error
+    while isinstance(behind, PendingRollbackError):
+        behind = behind.__context__
+    return behind if isinstance(behind, DBAPIError) else error
 
 
 def outlast_outages(
