@@ -53,7 +53,7 @@ INLINE void NAME(add_row)(const REAL *p, const REAL *m, const REAL *g, int64_t l
 }
 
 /* While g and m are summed, θ is brought into the second-level cache, one line per 16 floats; during the update, the next group's
- * g. The hardware brings m. Where rows are long and the gradient is used as it is stored, both get help; elsewhere that is slower. */
+ * g. The hardware brings m. Where rows are long and used as they are stored, g and m get help; elsewhere that is slower. */
 INLINE void NAME(sum_rows)(const acmo_row_block *block, const NAME(numbers) *x, int plain, int is_long, acmo_row_sums out) {
     const REAL *p = block->p, *m = block->m, *g = block->g;
     const int64_t n = block->n, full = FULL;
@@ -76,7 +76,7 @@ INLINE void NAME(sum_rows)(const acmo_row_block *block, const NAME(numbers) *x, 
 static void NAME(sums)(const acmo_row_block *block, const acmo_row_options *o, acmo_row_sums out) {
     NAME(numbers) x = NAME(numbers_of)(o);
     if (!x.plain) NAME(sum_rows)(block, &x, 0, 0, out);
-    else if (block->n < LONG_ROW || block->m_is_copy) NAME(sum_rows)(block, &x, 1, 0, out);
+    else if (block->n < LONG_ROW || block->is_copy) NAME(sum_rows)(block, &x, 1, 0, out);
     else NAME(sum_rows)(block, &x, 1, 1, out);
 }
 

@@ -10,9 +10,9 @@
 enum {
     LANES = ACMO_LANES,
     DOUBLES = WIDTH / 2,
-    AHEAD = 256,      /* entries to prefetch in a sweep over columns */
+    AHEAD = 256,      /* how many entries ahead a sweep over columns prefetches */
     LONG_AHEAD = 512, /* the same while a long row is summed */
-    LONG_ROW = 2048,  /* entries; from here on, g, m and θ of a row leave the first-level cache between its sums and its update */
+    LONG_ROW = 2048,  /* entries of a long row; a gain was measured from 3,072 on (m) and from 4,608 on (g) */
 };
 typedef struct { vd part[LANES / DOUBLES]; } lanes;
 

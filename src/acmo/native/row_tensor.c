@@ -32,14 +32,14 @@ acmo_row_block acmo_open_block(const acmo_row_tensor *t, int64_t first, int64_t 
                                char *buffer) {
     int64_t count = rows * n, size = acmo_buffer_entries(t, count) * t->real_size;
     char *p = at(t->p, t->p_dtype, first), *m = at(t->m, t->m_dtype, first), *g = at(t->g, t->p_dtype, first);
-    acmo_row_block block = {p, m, g, rows, n, !is_real(t, t->m_dtype)};
+    acmo_row_block block = {p, m, g, rows, n, acmo_buffer_entries(t, 1) != 0};
     if (!needs_theta) block.p = m + count * ITEM_SIZE[t->m_dtype]; /* what the loop prefetches instead of θ: the next m */
     if (!is_real(t, t->p_dtype)) {
         if (needs_theta) t->loops->load[t->p_dtype](block.p, buffer, count);
         t->loops->load[t->p_dtype](block.g, buffer + size, count);
         block.p = buffer, block.g = buffer + size;
     }
-    if (block.m_is_copy) {
+    if (!is_real(t, t->m_dtype)) {
         load_moment(t, first, count, buffer + 2 * size);
         block.m = buffer + 2 * size;
     }

@@ -47,8 +47,8 @@ typedef struct {
     int ordinary; /* all live, and all b1 and a1 are 1 */
 } acmo_column_factors;
 
-/* A block of entries, as real: p and g may be read beyond m's needs, never written unless said so. m may be a copy. */
-typedef struct { void *p, *m; const void *g; int64_t rows, n; int m_is_copy; } acmo_row_block;
+/* A block of entries, as real: p and g may be read beyond m's needs, never written unless said so. `is_copy`: some of them were converted. */
+typedef struct { void *p, *m; const void *g; int64_t rows, n; int is_copy; } acmo_row_block;
 
 typedef struct {
     /* The sums of each of at most ACMO_GROUP_ROWS rows of n entries that lie one behind the other. */
