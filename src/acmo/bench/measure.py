@@ -38,7 +38,7 @@ class Times:
 
 @dataclass(frozen=True)
 class Ratio:
-    """The ratio of two medians, and the quartiles of the ratios within each round that both took part in."""
+    """Median and quartiles of the ratios of two times within each round that both took part in."""
 
     value: float
     low: float
@@ -55,7 +55,7 @@ def compare(a: Times, b: Times) -> Ratio:
     """Return a / b. What disturbs a round disturbs both, so ratios within rounds scatter less than the times do."""
     ratios = [seconds / b.by_round[r] for r, seconds in a.by_round.items() if r in b.by_round]
     low, high = find_quartiles(ratios)
-    return Ratio(a.ms / b.ms, low, high, len(ratios))
+    return Ratio(statistics.median(ratios), low, high, len(ratios))
 
 
 def interleave(

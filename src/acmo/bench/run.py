@@ -17,7 +17,7 @@ TRANSIENT = 6
 
 @dataclass(frozen=True)
 class Row:
-    """One contender on one set. Ratios are of medians, with those of the anchors in the same batch."""
+    """One contender on one set. Ratios are medians over rounds, with the anchors of the same batch."""
 
     name: str
     ms: float
@@ -147,8 +147,8 @@ def row(
         sgd_ms=sgd,
         adamw_ms=adamw,
         plain_ms=plain,
-        to_sgd=own.ms / sgd,
-        to_adamw=own.ms / adamw,
+        to_sgd=compare(own, times[SGD]).value,
+        to_adamw=compare(own, times[ADAMW]).value,
         words=words,
         gb_s=gb_s,
         triad_percent=100 * gb_s / bandwidth,

@@ -20,11 +20,11 @@ COLUMNS = (
     "steps",
 )
 LEGEND = (
-    "ms: median of a step, with quartiles. / SGD, / AdamW: over the median of torch's fused SGD-momentum, of its fused "
-    "AdamW. words: float32 numbers per parameter that the update has to move; GB/s: those over the time. % triad: of a "
-    "STREAM triad (a = b + s c) on this machine. % plain: of the bandwidth of m = g + βm; θ −= αm in place on the same "
-    "set, by the kernel's pass 2 or by fused SGD-momentum, whichever is faster. state B: bytes of state per parameter. "
-    "peak MB: what a step allocates at most while it lasts. steps: how many were timed."
+    "ms: median of a step, with quartiles. / SGD, / AdamW: over torch's fused SGD-momentum, or AdamW, in the "
+    "same round; the median over rounds. words: float32 numbers per parameter that the update has to move; GB/s: those "
+    "over the time. % triad: of a STREAM triad (a = b + s c) on this machine. % plain: of the bandwidth of m = g + βm; "
+    "θ −= αm in place on the same set, by the kernel's pass 2 or by fused SGD-momentum, whichever is faster. state B: "
+    "bytes of state per parameter. peak MB: what a step allocates at most while it lasts. steps: how many were timed."
 )
 
 
