@@ -8,11 +8,11 @@ from acmo.lab.results.run_record import CurvePoint, RunRecord
 SEEDS = (1, 2, 3, 4, 5)
 
 
-def record(label, seed, value, *, metric, phase="final", settings=None, diverged=False):
+def record(label, seed, value, *, metric, phase="final", settings=None, diverged=False, ms=2.0):
     return RunRecord(
         task="t", label=label, optimizer=label, role=phase, seed=seed, settings=settings or {"lr": 1.0}, phase=phase,
         status="diverged" if diverged else "finished", valid={"loss": value, metric: value},
-        test={metric: value} if phase == "final" else None, steps=100,
+        test={metric: value} if phase == "final" else None, steps=100, ms_per_step_optimizer=ms,
         train_curve=[CurvePoint(25, 0.1, value + 0.2), CurvePoint(50, 0.2, value + 0.1), CurvePoint(100, 0.4, value)],
     )  # fmt: skip
 
@@ -32,7 +32,7 @@ def published(name, levels, *, metric="bits_per_byte", best="min", diverged=()):
             "cost": {"state_bytes_per_parameter": 4.0, "ms_per_step_optimizer": 1.0},
             "to_target": {"steps": 10.0, "seconds": 1.0}, "losses": {"to_target": {"steps": 5.0}},
         })  # fmt: skip
-    return Published(name, [{"metric": metric, "best": best, "seeds": SEEDS, "rows": rows}], runs)
+    return Published(name, [{"task": "t", "metric": metric, "best": best, "seeds": SEEDS, "rows": rows}], runs)
 
 
 def text(name="text-char", **levels):

@@ -1,8 +1,10 @@
-"""Published comparisons as what is judged from them needs them: their summary, and quantities of their runs by seed."""
+"""Read published comparisons: their summaries, and quantities of their runs by seed."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from acmo.lab.report import words
@@ -72,6 +74,20 @@ def find(published: Mapping[str, Published], name: str, *labels: str) -> Publish
     """Return a comparison if it is published and these optimizers have final runs in it."""
     found = published.get(name)
     return found if found is not None and all(found.rows.get(x, {}).get("test") for x in labels) else None
+
+
+def find_fastest(
+    published: Mapping[str, Published], task: str, label: str, read: Callable[[RunRecord], float | None]
+) -> float | None:
+    """Return the least of a time over all runs of an optimizer on a task: other work on the machine only adds to it."""
+    runs = [run for found in published.values() for run in found.runs if (run.task, run.label) == (task, label)]
+    return min([time for run in runs if (time := read(run))], default=None)
+
+
+def seconds_per_step(run: RunRecord) -> float | None:
+    """Return the median over the intervals of a run's training curve, which a pause does not change."""
+    paces = [(b.seconds - a.seconds) / (b.step - a.step) for a, b in pairwise(run.train_curve) if b.step > a.step]
+    return median(paces) if paces else None
 
 
 def _scaled(value: float | None, metric: str) -> float | None:

@@ -5,10 +5,11 @@ A comparison that is not published leaves what it would decide "not judged".
 
 from collections.abc import Mapping, Sequence
 from math import inf, isfinite, nan
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
 from acmo.lab.config.plan import slug
-from acmo.lab.published import Published, Seeds, find
+from acmo.lab.published import Published, Seeds, find, find_fastest
 from acmo.lab.report import words
 from acmo.lab.results.losses import SHARES
 from acmo.lab.results.stats import paired_difference
@@ -22,16 +23,16 @@ class Difference(NamedTuple):
     """Ours minus theirs with its 95 % interval: what a question rests on, and its figure shows.
 
     Attributes:
-      where: the comparison and the quantity; differences of one and the same share a scale.
-      who: ours and theirs, or after how many steps.
+      panel: the comparison and the quantity; differences with the same panel share a scale.
+      label: ours and theirs, the task, or after how many steps.
       mean: paired by seed.
       low: lower end of the interval; −∞ where the seeds are too few.
       high: upper end.
-      limit: what the interval must be beyond.
+      limit: the interval must lie on the better side of it.
     """
 
-    where: str
-    who: str
+    panel: str
+    label: str
     mean: float
     low: float
     high: float
@@ -45,12 +46,13 @@ class Difference(NamedTuple):
 
 
 class Quantity(NamedTuple):
-    """A number without an interval that a question rests on."""
+    """A number without an interval that a question rests on, in words, and the most that it can be."""
 
-    where: str
-    who: str
+    panel: str
+    label: str
     value: float
     text: str
+    most: float | None = None
 
 
 class Answer(NamedTuple):
@@ -82,8 +84,8 @@ def _training_speed(published: Mapping[str, Published]) -> Answer:
             continue
         for name, share in SHARES.items():
             ours, theirs = (found.training_losses(label, share) for label in ("row-acmo", "adamw"))
-            where = f"{task}: training loss, RowACMo − AdamW (less is better)"
-            differences.append(_difference(where, f"after {name} % of the steps", ours, theirs, LOSS_MARGIN))
+            panel = f"{task}: training loss, RowACMo − AdamW (less is better)"
+            differences.append(_difference(panel, f"after {name} % of the steps", ours, theirs, LOSS_MARGIN))
             numbers.append(f"{task}, training loss after {name} %: {differences[-1]}")
         state = [found.rows[x]["cost"]["state_bytes_per_parameter"] for x in ("row-acmo", "adamw")]
         numbers.append(f"{state[0]:.1f} against {state[1]:.1f} bytes per parameter")
@@ -92,24 +94,26 @@ def _training_speed(published: Mapping[str, Published]) -> Answer:
 
 
 def _tuning(published: Mapping[str, Published]) -> Answer:
-    numbers, shares, bars = [], [], []
+    numbers, shares, quantities = [], [], []
     for task in ("text-char", "multi30k"):
         found = find(published, task, "row-acmo", "adamw")
-        if found is not None:
-            own = [share_near_the_best(found, label) for label in ("row-acmo", "adamw")]
-            shares.append(own)
-            numbers.append(f"{task}: {own[0]:.0%} against {own[1]:.0%} of the rates tried")
-            where = f"{task}: share of the rates tried that end near the best"
-            for label, share in zip(("row-acmo", "adamw"), own, strict=True):
-                bars.append(Quantity(where, found.title(label), share, f"{share:.0%}"))
+        if found is None:
+            continue
+        counts = [count_near_the_best(found, label) for label in ("row-acmo", "adamw")]
+        shares.append([near / tried for near, tried in counts])
+        texts = [f"{near} of {tried}" for near, tried in counts]
+        numbers.append(f"{task}: {texts[0]} against {texts[1]} rates tried")
+        panel = f"{task}: share of the rates tried that end near the best"
+        for label, share, text in zip(("row-acmo", "adamw"), shares[-1], texts, strict=True):
+            quantities.append(Quantity(panel, found.title(label), share, text, most=1.0))
     verdict: Any = NOT_JUDGED
     if len(shares) == 2:
         verdict = "holds" if all(ours >= theirs for ours, theirs in shares) else "does not hold"
-    return Answer("RowACMo needs no more tuning than AdamW", verdict, "; ".join(numbers), bars)
+    return Answer("RowACMo needs no more tuning than AdamW", verdict, "; ".join(numbers), quantities)
 
 
-def share_near_the_best(found: Published, label: str) -> float:
-    """Return the share of an optimizer's tuning runs that end within one interval of its best.
+def count_near_the_best(found: Published, label: str) -> tuple[int, int]:
+    """Return how many of an optimizer's tuning runs end within one interval of its best, and of how many.
 
     The interval is the length of the 95 % interval of the chosen setting's test score over seeds.
     """
@@ -119,8 +123,7 @@ def share_near_the_best(found: Published, label: str) -> float:
     scores = [run.score_on("valid", metric) if run.status == "finished" else None for run in runs]
     known = [score for score in scores if score is not None]
     top = max(known) if best == "max" else min(known)
-    near: int = sum(abs(score - top) <= width for score in known)
-    return near / len(scores)
+    return sum(abs(score - top) <= width for score in known), len(scores)
 
 
 def _bytes(published: Mapping[str, Published]) -> Answer:
@@ -128,30 +131,28 @@ def _bytes(published: Mapping[str, Published]) -> Answer:
     if found is None:
         return Answer("int8 moments cost nothing", NOT_JUDGED, "")
     metric = words.name(found.task["metric"])
-    where = f"ablation: test {metric}, int8 − float32 (less is better)"
-    one = _difference(where, "RowACMo", found.tests("row, int8"), found.tests("row"), LOSS_MARGIN)
-    verdict = _no_worse([(one.low, one.high)], LOSS_MARGIN, 1)
-    return Answer("int8 moments cost nothing", verdict, f"int8 − float32: {one} {metric}", [one])
+    panel = f"ablation: test {metric}, int8 − float32 (less is better)"
+    difference = _difference(panel, "RowACMo", found.tests("row, int8"), found.tests("row"), LOSS_MARGIN)
+    verdict = _no_worse([(difference.low, difference.high)], LOSS_MARGIN, 1)
+    return Answer("int8 moments cost nothing", verdict, f"int8 − float32: {difference} {metric}", [difference])
 
 
 def _calibration(published: Mapping[str, Published]) -> Answer:
     """Judge the calibrated moment against the better of the plain ones, by validation, for both kinds of steps."""
-    question, ends, numbers, differences = "Calibration matters", [], [], []
+    question, numbers, differences = "Calibration matters", [], []
     for label in ("row", "spectral"):
         plain = [f"{label}, plain β = {beta}" for beta in ("0.9", "0.95")]
         found = find(published, "ablation", label, *plain)
         if found is None:
             return Answer(question, NOT_JUDGED, "")
-        sign = 1 if found.task["best"] == "min" else -1
         rows = found.rows
-        rival = min(plain, key=lambda name: sign * rows[name]["valid"])
+        rival = min(plain, key=lambda name: rows[name]["valid"])
         metric = words.name(found.task["metric"])
-        where = f"ablation: test {metric}, calibrated − plain moment (less is better)"
-        one = _difference(where, f"{label} − {rival}", found.tests(label), found.tests(rival), 0.0)
-        differences.append(one)
-        ends.append((one.low, one.high) if sign == 1 else (-one.high, -one.low))
-        numbers.append(f"{one.who}: {one} {metric}")
-    ahead, behind = (all(high < 0 for _, high in ends), any(low > 0 for low, _ in ends))
+        panel = f"ablation: test {metric}, calibrated − plain moment (less is better)"
+        difference = _difference(panel, f"{label} − {rival}", found.tests(label), found.tests(rival), 0.0)
+        differences.append(difference)
+        numbers.append(f"{difference.label}: {difference} {metric}")
+    ahead, behind = (all(d.high < 0 for d in differences), any(d.low > 0 for d in differences))
     verdict: Any = "holds" if ahead else "does not hold" if behind else "not shown"
     return Answer(question, verdict, "; ".join(numbers), differences)
 
@@ -162,10 +163,10 @@ def _images(published: Mapping[str, Published]) -> Answer:
     for task in ("cifar10", "fashion-mnist"):
         found = find(published, task, "row-acmo", "sgd-momentum")
         if found is not None:
-            where, ours, theirs = "test accuracy in points", found.tests("row-acmo"), found.tests("sgd-momentum")
-            one = _difference(f"{where}, RowACMo − SGD-momentum (more is better)", task, ours, theirs, -POINTS_MARGIN)
-            differences.append(one)
-            numbers.append(f"{task}: {one} points")
+            panel = "test accuracy in points, RowACMo − SGD-momentum (more is better)"
+            ours, theirs = found.tests("row-acmo"), found.tests("sgd-momentum")
+            differences.append(_difference(panel, task, ours, theirs, -POINTS_MARGIN))
+            numbers.append(f"{task}: {differences[-1]} points")
     verdict = _no_worse([(-d.high, -d.low) for d in differences], POINTS_MARGIN, 2)
     return Answer(question, verdict, "; ".join(numbers), differences)
 
@@ -177,30 +178,33 @@ def _not_behind_muon(published: Mapping[str, Published]) -> Answer:
         found = find(published, task, "spectral-acmo", "muon")
         if found is not None:
             metric = words.name(found.task["metric"])
+            panel = f"{task}: test {metric} ({'less' if sign == 1 else 'more'} is better)"
             ours, theirs = found.tests("spectral-acmo"), found.tests("muon")
-            where = f"{task}: test {metric} ({'less' if sign == 1 else 'more'} is better)"
-            one = _difference(where, "SpectralACMo − Muon", ours, theirs, sign * margin)
-            differences.append(one)
-            worse = sorted((sign * one.low / margin, sign * one.high / margin))
+            difference = _difference(panel, "SpectralACMo − Muon", ours, theirs, sign * margin)
+            differences.append(difference)
+            worse = sorted((sign * difference.low / margin, sign * difference.high / margin))
             ends.append((worse[0], worse[1]))
-            numbers.append(f"{task}: {one} {metric}")
+            numbers.append(f"{task}: {difference} {metric}")
     return Answer(question, _no_worse(ends, 1.0, 2), "; ".join(numbers), differences)
 
 
 def _orthogonalisation(published: Mapping[str, Published]) -> Answer:
     question, labels = "What orthogonalisation costs", ("spectral-acmo", "muon", "row-acmo", "adamw")
-    numbers, bars = [], []
-    for task in ("text-char", "cifar10"):  # those of multi30k vary fivefold: its runs had other work beside them
-        found = find(published, task, *labels)
-        if found is not None:
-            own = [found.rows[label]["cost"]["ms_per_step_optimizer"] for label in labels]
-            titles = [found.title(label) for label in labels]
-            numbers.append(f"{task}: " + ", ".join(f"{t} {ms:.1f}" for t, ms in zip(titles, own, strict=True)))
-            where = f"{task}: milliseconds per optimizer step"
-            bars += [Quantity(where, t, ms, f"{ms:.1f}") for t, ms in zip(titles, own, strict=True)]
-    if not bars:
+    numbers, quantities = [], []
+    for name in ("text-char", "multi30k", "cifar10"):
+        found = find(published, name, *labels)
+        if found is None:
+            continue
+        panel, texts = f"{name}: milliseconds per optimizer step, the fastest run's", []
+        for label in labels:
+            ms = find_fastest(published, found.task["task"], label, attrgetter("ms_per_step_optimizer")) or nan
+            quantities.append(Quantity(panel, found.title(label), ms, f"{ms:.1f}"))
+            texts.append(f"{found.title(label)} {ms:.1f}")
+        numbers.append(f"{name}: {', '.join(texts)}")
+    if not quantities:
         return Answer(question, NOT_JUDGED, "")
-    return Answer(question, "measured", "milliseconds per optimizer step: " + "; ".join(numbers), bars)
+    text = "milliseconds per optimizer step, the fastest run's: " + "; ".join(numbers)
+    return Answer(question, "measured", text, quantities)
 
 
 def _no_worse(ends: Sequence[tuple[float, float]], margin: float, needed: int) -> Any:
@@ -212,8 +216,8 @@ def _no_worse(ends: Sequence[tuple[float, float]], margin: float, needed: int) -
     return "holds" if all(high < margin for _, high in ends) else "not shown"
 
 
-def _difference(where: str, who: str, ours: Seeds, theirs: Seeds, limit: float) -> Difference:
+def _difference(panel: str, label: str, ours: Seeds, theirs: Seeds, limit: float) -> Difference:
     found = paired_difference(ours, theirs)
     if found.mean is None or found.low is None or found.high is None:
-        return Difference(where, who, nan, -inf, inf, limit)
-    return Difference(where, who, found.mean, found.low, found.high, limit)
+        return Difference(panel, label, nan, -inf, inf, limit)
+    return Difference(panel, label, found.mean, found.low, found.high, limit)

@@ -51,8 +51,15 @@ def figure(width: float, height: float, **options: Any) -> Iterator[Any]:
         yield Figure(figsize=(width, height), facecolor="white", **{"layout": "constrained", **options})
 
 
-def content(drawn: Any, form: str) -> bytes:
-    """Return the file, the same whenever it is drawn: no date, and names from a fixed salt."""
+def content(drawn: Any, form: str, description: str | None = None) -> bytes:
+    """Return the file, the same whenever it is drawn: no date, and names from a fixed salt.
+
+    Args:
+      drawn: the figure.
+      form: ``"svg"`` or ``"png"``.
+      description: what an SVG says of itself in its metadata.
+    """
     file = BytesIO()
-    drawn.savefig(file, format=form, dpi=160, metadata={"Date": None} if form == "svg" else {"Software": None})
+    svg = {"Date": None, **({"Description": description} if description else {})}
+    drawn.savefig(file, format=form, dpi=160, metadata=svg if form == "svg" else {"Software": None})
     return file.getvalue()

@@ -17,6 +17,7 @@ from acmo import ACMo, RowACMo, SpectralACMo, param_groups
 from acmo.lab import atomic
 from acmo.lab.gallery import question_charts
 from acmo.lab.gallery.canvas import ACMO_COLOUR, INK, LINE, SOFT, content, figure
+from acmo.lab.report.results_tables import FIGURES
 from acmo.rivals import SM3
 
 NETS = ("ResNet-50", "Transformer-base", "GPT-2 small")
@@ -195,6 +196,9 @@ def write(root: Path) -> list[Path]:
     for path, data in contents.items():
         path.parent.mkdir(exist_ok=True)
         atomic.write(path, data)
+    for path in (docs / "results" / FIGURES).glob("*.svg"):
+        if path not in contents:  # of a question that was reworded
+            path.unlink()
     return list(contents)
 
 

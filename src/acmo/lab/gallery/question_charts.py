@@ -14,26 +14,31 @@ from acmo.lab.report.results_tables import FIGURES
 
 
 def draw(answer: Answer) -> bytes:
-    """Return the figure of a question as SVG, one panel for each scale."""
+    """Return the figure of a question as SVG, one panel for each scale; its description is the answer in words."""
     panels: list[tuple[str, list[Any]]] = [
-        (where, list(own)) for where, own in groupby(answer.evidence, attrgetter("where"))
+        (panel, list(own)) for panel, own in groupby(answer.evidence, attrgetter("panel"))
     ]
     rows = [len(own) for _, own in panels]
-    with figure(7.2, 0.5 + 0.65 * len(panels) + 0.28 * sum(rows)) as drawn:
-        title = f"{answer.question}: {answer.verdict}"
-        drawn.suptitle(title, x=0.01, ha="left", fontsize=10, fontweight="bold", wrap=True)
-        axes = drawn.subplots(len(panels), 1, squeeze=False, height_ratios=[n + 0.6 for n in rows])[:, 0]
-        for one, (where, own) in zip(axes, panels, strict=True):
+    with figure(7.2, 0.75 + 0.65 * len(panels) + 0.28 * sum(rows)) as drawn:
+        title = f"{answer.question}\n{answer.verdict}"
+        drawn.suptitle(title, x=0.01, ha="left", fontsize=10, fontweight="bold")
+        places = drawn.subplots(len(panels), 1, squeeze=False, height_ratios=[n + 0.6 for n in rows])[:, 0]
+        for axes, (panel, own) in zip(places, panels, strict=True):
             draw_rows = draw_intervals if isinstance(own[0], Difference) else draw_bars
-            draw_rows(one, own)
-            one.set_title(where, fontsize=9, fontweight="normal", color=SOFT)
-            one.set_yticks(range(len(own)), [row.who for row in own], color=INK)
-            one.set_ylim(len(own) - 0.4, -0.6)
-            one.tick_params(axis="y", length=0)
-            one.spines[["top", "right", "left"]].set_visible(False)
-            one.grid(axis="x", color=LINE, linewidth=0.5)
-            one.set_axisbelow(True)
-        return content(drawn, "svg")
+            draw_rows(axes, own)
+            axes.set_title(panel, fontsize=9, fontweight="normal", color=SOFT)
+            axes.set_yticks(range(len(own)), [row.label for row in own], color=INK)
+            axes.set_ylim(len(own) - 0.4, -0.6)
+            axes.tick_params(axis="y", length=0)
+            axes.spines[["top", "right", "left"]].set_visible(False)
+            axes.grid(axis="x", color=LINE, linewidth=0.5)
+            axes.set_axisbelow(True)
+        return content(drawn, "svg", describe(answer))
+
+
+def describe(answer: Answer) -> str:
+    """Return an answer in words."""
+    return f"{answer.question}: {answer.verdict}. {answer.numbers}"
 
 
 def draw_intervals(axes: Any, rows: Sequence[Difference]) -> None:
@@ -45,14 +50,18 @@ def draw_intervals(axes: Any, rows: Sequence[Difference]) -> None:
         if isfinite(row.high - row.low):
             axes.plot([row.low, row.high], [i, i], color=ACMO_COLOUR, linewidth=2)
             axes.plot([row.mean], [i], marker="o", markersize=5, color=ACMO_COLOUR)
+        else:
+            axes.text(0, i, f" {row}", va="center", color=INK)
 
 
 def draw_bars(axes: Any, rows: Sequence[Quantity]) -> None:
-    """Draw a bar for every quantity, with its number."""
-    colours = [ACMO_COLOUR if "ACMo" in row.who else SOFT for row in rows]
+    """Draw a bar for every quantity, with its text."""
+    colours = [ACMO_COLOUR if "ACMo" in row.label else SOFT for row in rows]
     drawn = axes.barh(range(len(rows)), [row.value for row in rows], color=colours, height=0.6)
     axes.bar_label(drawn, [row.text for row in rows], padding=3, color=INK)
     axes.margins(x=0.12)
+    if rows[0].most is not None:
+        axes.set_xlim(0, rows[0].most)
 
 
 def draw_all(results: Path) -> dict[Path, bytes]:

@@ -5,11 +5,12 @@
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 
 from acmo.lab.claims import holm
 from acmo.lab.hypotheses import PARTS, Part, judge_primary
-from acmo.lab.published import Published, read_published
+from acmo.lab.published import Published, find_fastest, read_published, seconds_per_step
 from acmo.lab.questions import NOT_JUDGED, Answer, answer_questions
 from acmo.lab.report import words
 from acmo.rivals import REGISTRY
@@ -74,15 +75,22 @@ def _costs(published: Mapping[str, Published]) -> list[str]:
     heads += ["seconds to target training loss", "steps to target score", "seconds to target score"]
     lines = [_line(heads), _line(["---", "---"] + ["---:"] * 6)]
     for name, found in published.items():
-        for row in found.rows.values():
-            cost, score = row["cost"], row["to_target"]
-            loss = (row.get("losses") or {}).get("to_target", {})
-            numbers = [cost["state_bytes_per_parameter"], cost["ms_per_step_optimizer"]]
-            numbers += [loss.get("steps"), loss.get("seconds"), score["steps"], score["seconds"]]
+        task = found.task["task"]
+        for label, row in found.rows.items():
+            ms = find_fastest(published, task, label, attrgetter("ms_per_step_optimizer"))
+            pace = find_fastest(published, task, label, seconds_per_step)
+            loss = (row.get("losses") or {}).get("to_target", {}).get("steps")
+            score = row["to_target"]["steps"]
+            seconds = [None if pace is None or steps is None else pace * steps for steps in (loss, score)]
+            numbers = [row["cost"]["state_bytes_per_parameter"], ms, loss, seconds[0], score, seconds[1]]
             forms = [".1f", ".2f", ".0f", ".1f", ".0f", ".1f"]
             cells = [words.figure(x, form) for x, form in zip(numbers, forms, strict=True)]
             lines.append(_line([name, row["title"], *cells]))
-    return lines
+    note = (
+        "Milliseconds are those of the optimizer's fastest run on the task; seconds are steps times the time per step "
+        "of its fastest run. The machine was shared, and other work only adds time."
+    )
+    return [*lines, "", note]
 
 
 def _hypotheses(judged: Mapping[str, Sequence[Part]]) -> list[str]:
