@@ -1,7 +1,8 @@
 """A step by row or by column beside fused SGD-momentum, for matrices of one width.
 
-Only the kernel's call is timed; calls are interleaved, times are medians. A shared machine's memory is faster at one
-time than at another, and the ratio depends on it, so the bandwidth of SGD-momentum stands beside each.
+Only the kernel's call is timed; calls are interleaved, and ratios are medians of those within rounds. A shared
+machine's memory is faster at one time than at another, and the ratio depends on it, so the bandwidth of SGD-momentum
+stands beside each.
 Run it as ``python benchmarks/row_widths.py [MILLIONS [WIDTH ...]]``, alone on the machine.
 """
 
@@ -20,18 +21,18 @@ ROUNDS = 25
 NUMBERS = RowNumbers(s=1.0, coupled_decay=0.0, beta=0.9, delta=0.0, alpha=1e-6, kappa=1.0)
 
 
-def time_interleaved(calls: dict[str, Callable[[], object]]) -> dict[str, float]:
-    """Return the median seconds of each call over ROUNDS rounds; two more rounds come first and do not count."""
+def time_interleaved(calls: dict[str, Callable[[], object]]) -> dict[str, list[float]]:
+    """Return the seconds of each call in each of ROUNDS rounds; two more rounds come first and do not count."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(ROUNDS + 2):
         for name, call in calls.items():
             begin = perf_counter()
             call()
             times[name].append(perf_counter() - begin)
-    return {name: median(t[2:]) for name, t in times.items()}
+    return {name: t[2:] for name, t in times.items()}
 
 
-def compare(columns: int, entries: int) -> dict[str, float]:
+def compare(columns: int, entries: int) -> dict[str, list[float]]:
     rows = entries // columns
     p, m, g = (torch.randn(rows, columns) for _ in range(3))
     q, scale = torch.randint(-127, 128, (rows, columns), dtype=torch.int8), torch.full((rows,), 0.01)
@@ -63,8 +64,8 @@ def main(millions: int = 40, *widths: int) -> None:
     for columns in widths or (64, 256, 768, 3072, 10_000):
         times = compare(columns, millions * 1_000_000)
         sgd = times.pop("SGD")
-        ratios = " | ".join(f"{t / sgd:.2f}" for t in times.values())
-        print(f"| {columns:,} | {20e-3 * millions / sgd:.0f} | {ratios} |")
+        ratios = [median(a / b for a, b in zip(own, sgd, strict=True)) for own in times.values()]
+        print(f"| {columns:,} | {20e-3 * millions / median(sgd):.0f} | {' | '.join(f'{r:.2f}' for r in ratios)} |")
 
 
 if __name__ == "__main__":
