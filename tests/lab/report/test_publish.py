@@ -188,7 +188,7 @@ def test_head_of_a_shipped_preset_is_printed(published, tmp_path):
 
 
 def test_a_core_is_claimed_only_where_there_was_no_gpu(published, tmp_path):
-    assert "of training in all, each on one core." in (published[1] / "README.md").read_text()
+    assert "in all, pauses included, each on one core." in (published[1] / "README.md").read_text()
     assert "each on one core" not in told(published[1], tmp_path, machine={"gpus": ["H100"]})
 
 

@@ -110,7 +110,7 @@ def page(folder: Path, figures: Iterable[Path]) -> str:
         said += [f"`{DATA}` is a folder with {what}{'' if part else ' of the data set'}.", ""]
     total = sum(run.seconds or 0.0 for run in found.runs)
     said.append(
-        f"{words.count(len(found.runs), 'run')}, {words.seconds(total)} of training in all{_each(found)}. "
+        f"{words.count(len(found.runs), 'run')}, {words.seconds(total)} in all, pauses included{_each(found)}. "
         f"{_machine(stated)} The data of each table and figure is beside this page: `trials.jsonl` (one line per run, "
         "with its validation curve), `summary.json`, `summary.csv`, `comparison.json`."
     )
