@@ -30,6 +30,11 @@ class Published:
         return self.tasks[0]
 
     @property
+    def has_seeds(self) -> bool:
+        """Return whether it has more than one seed, so that it is more than a description."""
+        return len(self.task["seeds"]) > 1
+
+    @property
     def rows(self) -> dict[str, Row]:
         """Return the optimizers' rows by label."""
         return {row["label"]: row for row in self.task["rows"]}

@@ -190,6 +190,7 @@ def _not_behind_muon(published: Mapping[str, Published]) -> Answer:
 
 def _orthogonalisation(published: Mapping[str, Published]) -> Answer:
     question, labels = "What orthogonalisation costs", ("spectral-acmo", "muon", "row-acmo", "adamw")
+    compared = {name: found for name, found in published.items() if found.has_seeds}
     numbers, quantities = [], []
     for name in ("text-char", "multi30k", "cifar10"):
         found = find(published, name, *labels)
@@ -197,7 +198,7 @@ def _orthogonalisation(published: Mapping[str, Published]) -> Answer:
             continue
         panel, texts = f"{name}: milliseconds per optimizer step, the fastest run's", []
         for label in labels:
-            ms = find_fastest(published, found.task["task"], label, attrgetter("ms_per_step_optimizer")) or nan
+            ms = find_fastest(compared, found.task["task"], label, attrgetter("ms_per_step_optimizer")) or nan
             quantities.append(Quantity(panel, found.title(label), ms, f"{ms:.1f}"))
             texts.append(f"{found.title(label)} {ms:.1f}")
         numbers.append(f"{name}: {', '.join(texts)}")

@@ -24,14 +24,15 @@ def write_tables(published: Mapping[str, Published]) -> str:
     Comparisons of an optimizer's options, whose contenders have names of their own, are judged here; their scores and
     costs are on their own pages. Of comparisons with one seed only the rates are shown.
     """
-    repeated = {name: found for name, found in published.items() if len(found.task["seeds"]) > 1}
-    compared = {name: found for name, found in repeated.items() if REGISTRY.keys() >= found.rows.keys()}
+    compared = {
+        name: found for name, found in published.items() if found.has_seeds and REGISTRY.keys() >= found.rows.keys()
+    }
     tables = {
         "Scores": _scores(compared),
         "Costs": _costs(compared),
         "Primary hypotheses": _hypotheses(judge_primary(published)),
         "Questions": _questions(answer_questions(published)),
-        "Best rates": _rates({name: found for name, found in published.items() if name not in repeated}),
+        "Best rates": _rates({name: found for name, found in published.items() if not found.has_seeds}),
     }
     return "\n\n".join(f"### {title}\n\n" + "\n".join(lines) for title, lines in tables.items() if lines)
 
