@@ -63,6 +63,9 @@ class Answer(NamedTuple):
     numbers: str
     evidence: Sequence[Difference | Quantity] = ()
 
+    def __str__(self) -> str:
+        return f"{self.question}: {self.verdict}. {self.numbers}"
+
     @property
     def slug(self) -> str:
         """Return the name of its figure."""

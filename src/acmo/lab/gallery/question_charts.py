@@ -33,12 +33,7 @@ def draw(answer: Answer) -> bytes:
             axes.spines[["top", "right", "left"]].set_visible(False)
             axes.grid(axis="x", color=LINE, linewidth=0.5)
             axes.set_axisbelow(True)
-        return content(drawn, "svg", describe(answer))
-
-
-def describe(answer: Answer) -> str:
-    """Return an answer in words."""
-    return f"{answer.question}: {answer.verdict}. {answer.numbers}"
+        return content(drawn, "svg", str(answer))
 
 
 def draw_intervals(axes: Any, rows: Sequence[Difference]) -> None:

@@ -121,7 +121,7 @@ def _questions(answers: Sequence[Answer]) -> list[str]:
             "Points are means over seeds, lines 95 % intervals; the dashed line is the limit of the question.",
         ]
     for a in shown:
-        lines += ["", f"![{a.question}: {a.verdict}. {a.numbers}]({FIGURES}/{a.slug}.svg)"]
+        lines += ["", f"![{a}]({FIGURES}/{a.slug}.svg)"]
     return lines
 
 
