@@ -118,7 +118,7 @@ def _questions(answers: Sequence[Answer]) -> list[str]:
     if shown:
         lines += [
             "",
-            "Points are means over seeds, lines 95 % intervals; the dashed line is the limit of the question.",
+            "Points are means over seeds, lines 95 % intervals; a dashed line is the limit, unless that is 0.",
         ]
     for a in shown:
         lines += ["", f"![{a}]({FIGURES}/{a.slug}.svg)"]
