@@ -12,8 +12,9 @@ enum {
     ALL_SUMS = 1 << 14, /* block sums of a matrix: at most so many times 4 or 5 doubles, unless it has more columns */
     BLOCK = 1 << 16,    /* entries that a block has at least */
     TILE = 4096,        /* entries converted at a time */
-    DIRECT_ROWS = 8,    /* rows added in registers */
-    UPDATE = 1 << 14,   /* entries of a unit of the second pass */
+    DIRECT_ROWS = 64,   /* rows in one call of a loop, where nothing is converted */
+    UPDATE = 1 << 18,   /* entries of a unit of the second pass: smaller ones use less of the third-level cache */
+    UNITS = 16,         /* and so many units at least, for the threads to share */
 };
 
 typedef struct {
@@ -38,7 +39,7 @@ static columns columns_of(const acmo_row_tensor *t) {
     c.blocks = at_least(1, at_most(t->numel / BLOCK, ALL_SUMS / c.width));
     if (c.blocks > 8) c.blocks -= c.blocks % 8; /* equal shares for the usual numbers of threads */
     c.rows_per_block = at_least(1, (c.rows + c.blocks - 1) / c.blocks);
-    c.rows_per_unit = at_least(1, UPDATE / c.width);
+    c.rows_per_unit = at_least(1, at_most(UPDATE, t->numel / UNITS) / c.width);
     c.units = (c.rows + (c.rest > 0) + c.rows_per_unit - 1) / c.rows_per_unit;
     c.direct = acmo_buffer_entries(t, 1) == 0;
     c.slots = t->options.plain ? ACMO_ROW_SUMS : ACMO_ROW_SUMS + 1;
@@ -98,12 +99,14 @@ static void new_square_pass(void *context, int64_t thread, int64_t threads) {
     for (int64_t u = units * thread / threads; u < units * (thread + 1) / threads; u++) visit(c, u, thread, 1, add_new_squares);
 }
 
-static double add_blocks(const columns *c, int slot, int64_t column) {
-    double sum = 0;
+/* The sums of `count` columns from `first` on: over the blocks, and over the rows that lie abreast. */
+static void add_blocks(const columns *c, int slot, int64_t first, int64_t count, double *sums) {
+    memset(sums, 0, (size_t)count * sizeof *sums);
     for (int64_t b = 0; b < c->blocks; b++)
-        for (int64_t k = 0; k < c->abreast; k++)
-            sum += c->sums[(b * c->slots + slot) * c->padded + k * c->t->cols + column];
-    return sum;
+        for (int64_t k = 0; k < c->abreast; k++) {
+            const double *own = c->sums + (b * c->slots + slot) * c->padded + k * c->t->cols + first;
+            for (int64_t i = 0; i < count; i++) sums[i] += own[i];
+        }
 }
 
 static void put(const acmo_row_tensor *t, void *array, int64_t i, double x) {
@@ -134,15 +137,17 @@ static int compute_factors(columns *c, int summed_directly, double *report) {
         int64_t count = at_most(ACMO_GROUP_ROWS, t->cols - first);
         acmo_row_sums sums;
         acmo_row_factors f;
-        for (int slot = t->options.plain; slot < ACMO_ROW_SUMS; slot++)
-            for (int64_t k = 0; k < count; k++) sums[slot][k] = add_blocks(c, slot, first + k);
+        for (int slot = t->options.plain; slot < ACMO_ROW_SUMS; slot++) add_blocks(c, slot, first, count, sums[slot]);
         if (t->options.plain) memcpy(sums[ACMO_RAW], sums[ACMO_GG], sizeof sums[ACMO_RAW]);
         t->all->factors(count, &t->options, sums, &f);
         for (int64_t k = 0; k < count; k++) {
             if (f.new_sq[k] == -1) {
                 direct = 1;
-                if (summed_directly)
-                    t->all->finish(k, &t->options, sums, add_blocks(c, new_square_slot(c), first + k), &f);
+                if (summed_directly) {
+                    double new_sq;
+                    add_blocks(c, new_square_slot(c), first + k, 1, &new_sq);
+                    t->all->finish(k, &t->options, sums, new_sq, &f);
+                }
             }
             put_factors(c, first + k, &f, k);
             acmo_report_row(t, sums, &f, k, report);

@@ -136,33 +136,41 @@ static void NAME(update)(const acmo_row_block *block, const acmo_row_options *o,
     }
 }
 
-/* Columns. Lanes are columns here: each has its own sum, which stays in a register over the rows of the block. */
-INLINE void NAME(sum_columns)(const acmo_row_block *block, int64_t stride, const NAME(numbers) *x, int plain,
-                              double *const out[ACMO_ROW_SUMS]) {
-    const REAL *p = block->p, *m = block->m, *g = block->g;
-    const int64_t ahead = 2 * stride * block->rows;
-    for (int64_t i = 0; i < block->n; i += LANES) {
+/* Columns. Lanes are columns here: each has its own sum, which stays in a register over `rows` rows. The loops over sums and rows
+ * are unrolled where `rows` is a constant: else gcc keeps the sums on the stack, and stores them for every row. */
+#define EACH_SUM _Pragma("GCC unroll 4") for (int k = plain; k < ACMO_ROW_SUMS; k++)
+INLINE void NAME(sum_columns)(const acmo_row_block *block, int64_t first, int64_t rows, int64_t stride, const NAME(numbers) *x,
+                              int plain, double *const out[ACMO_ROW_SUMS]) {
+    const REAL *p = (const REAL *)block->p + first, *m = (const REAL *)block->m + first, *g = (const REAL *)block->g + first;
+    const int64_t n = block->n, full = FULL, ahead = 2 * rows * stride;
+    for (int64_t i = 0; i < full; i += LANES) {
         lanes sum[ACMO_ROW_SUMS];
-        for (int k = plain; k < ACMO_ROW_SUMS; k++) memcpy(&sum[k], out[k] + i, sizeof *sum);
-        int64_t left = block->n - i;
-        if (left >= LANES)
-            for (int64_t r = 0, at = i; r < block->rows; r++, at += stride) {
-                __builtin_prefetch(g + at + ahead, 0, 2); /* of a later block: rows are too short for the hardware */
-                __builtin_prefetch(m + at + ahead, 0, 2);
-                NAME(add_row)(p + at, m + at, g + at, LANES, x, plain, sum);
-            }
-        else
-            for (int64_t r = 0, at = i; r < block->rows; r++, at += stride)
-                NAME(add_row)(p + at, m + at, g + at, left, x, plain, sum);
-        for (int k = plain; k < ACMO_ROW_SUMS; k++) memcpy(out[k] + i, &sum[k], sizeof *sum);
+        EACH_SUM sum[k] = load_lanes(out[k] + i);
+        _Pragma("GCC unroll 4") for (int64_t r = 0; r < rows; r++) {
+            const int64_t at = i + r * stride;
+            __builtin_prefetch(g + at + ahead, 0, 2); /* of later rows: they are too short for the hardware */
+            __builtin_prefetch(m + at + ahead, 0, 2);
+            NAME(add_row)(p + at, m + at, g + at, LANES, x, plain, sum);
+        }
+        EACH_SUM store_lanes(out[k] + i, &sum[k]);
     }
+    if (full == n) return;
+    lanes sum[ACMO_ROW_SUMS];
+    EACH_SUM sum[k] = load_lanes(out[k] + full);
+    for (int64_t r = 0, at = full; r < rows; r++, at += stride)
+        NAME(add_row)(p + at, m + at, g + at, n - full, x, plain, sum);
+    EACH_SUM store_lanes(out[k] + full, &sum[k]);
 }
 static void NAME(column_sums)(const acmo_row_block *block, int64_t stride, const acmo_row_options *o,
                               double *const out[ACMO_ROW_SUMS]) {
-    NAME(numbers) x = NAME(numbers_of)(o);
-    if (x.plain) NAME(sum_columns)(block, stride, &x, 1, out);
-    else NAME(sum_columns)(block, stride, &x, 0, out);
+    const NAME(numbers) x = NAME(numbers_of)(o);
+    int64_t r = 0;
+    for (; r + ROWS_AT_ONCE <= block->rows; r += ROWS_AT_ONCE)
+        if (x.plain) NAME(sum_columns)(block, r * stride, ROWS_AT_ONCE, stride, &x, 1, out);
+        else NAME(sum_columns)(block, r * stride, ROWS_AT_ONCE, stride, &x, 0, out);
+    for (; r < block->rows; r++) NAME(sum_columns)(block, r * stride, 1, stride, &x, x.plain, out);
 }
+#undef EACH_SUM
 
 INLINE NAME(V) NAME(column_moment)(const REAL *p, const REAL *m, const REAL *g, int64_t left, const NAME(numbers) *x, int plain,
                                    NAME(V) live, const REAL *b1, const REAL *b2, NAME(V) *theta) {
