@@ -62,6 +62,7 @@ static void visit(const columns *c, int64_t unit, int64_t thread, int needs_thet
     int64_t block = unit / c->segments, column = unit % c->segments * SEGMENT, n = at_most(SEGMENT, c->width - column);
     int64_t row = block * c->rows_per_block, end = at_most(c->rows, row + c->rows_per_block);
     int64_t step = c->direct ? DIRECT_ROWS : c->segments > 1 ? 1 : at_least(1, TILE / c->width);
+    if (step > ACMO_COLUMN_ROWS) step -= step % ACMO_COLUMN_ROWS; /* single rows are slow */
     char *buffer = c->buffers + thread * c->stride;
     double *sums = c->sums + block * c->slots * c->padded;
     for (int64_t count; row < end; row += count) {

@@ -165,10 +165,12 @@ static void NAME(column_sums)(const acmo_row_block *block, int64_t stride, const
                               double *const out[ACMO_ROW_SUMS]) {
     const NAME(numbers) x = NAME(numbers_of)(o);
     int64_t r = 0;
-    for (; r + ROWS_AT_ONCE <= block->rows; r += ROWS_AT_ONCE)
-        if (x.plain) NAME(sum_columns)(block, r * stride, ROWS_AT_ONCE, stride, &x, 1, out);
-        else NAME(sum_columns)(block, r * stride, ROWS_AT_ONCE, stride, &x, 0, out);
-    for (; r < block->rows; r++) NAME(sum_columns)(block, r * stride, 1, stride, &x, x.plain, out);
+    for (; r + ACMO_COLUMN_ROWS <= block->rows; r += ACMO_COLUMN_ROWS)
+        if (x.plain) NAME(sum_columns)(block, r * stride, ACMO_COLUMN_ROWS, stride, &x, 1, out);
+        else NAME(sum_columns)(block, r * stride, ACMO_COLUMN_ROWS, stride, &x, 0, out);
+    for (; r < block->rows; r++)
+        if (x.plain) NAME(sum_columns)(block, r * stride, 1, stride, &x, 1, out);
+        else NAME(sum_columns)(block, r * stride, 1, stride, &x, 0, out);
 }
 #undef EACH_SUM
 

@@ -10,7 +10,6 @@
 enum {
     LANES = ACMO_LANES,
     DOUBLES = WIDTH / 2,
-    ROWS_AT_ONCE = 4, /* in a sum over columns; with 2 or 8 it took 1.3 to 1.4 times as long */
     AHEAD = 256,      /* how many entries ahead a sweep over columns prefetches */
     LONG_AHEAD = 512, /* the same while a long row is summed */
     LONG_ROW = 2048,  /* entries of a long row; a gain was measured from 3,072 on (m) and from 4,608 on (g) */
