@@ -6,7 +6,6 @@ Run it as ``python benchmarks/row_compute.py [ROWS COLUMNS]``.
 
 import sys
 from collections.abc import Callable
-from math import sqrt
 from time import perf_counter
 
 import torch
@@ -38,9 +37,9 @@ def main(rows: int = 20, columns: int = 2000) -> None:
     empty = [torch.empty(0, columns) for _ in range(3)]
 
     def step(p: torch.Tensor, m: torch.Tensor, g: torch.Tensor, scale: torch.Tensor | None = None) -> float:
-        tensor = RowTensor(p, m, g, len(p), columns, ROW, numbers, sqrt(columns), scale=scale)
+        tensor = RowTensor(p, m, g, len(p), columns, ROW, numbers, columns, scale=scale)
         packed = pack([tensor])
-        return time_call(lambda: kernel.rows(*packed, table.data_ptr()))
+        return time_call(lambda: kernel.rows(*packed, table.data_ptr(), torch.get_num_threads()))
 
     overhead = step(*empty)  # of the call
     print(f"{rows} x {columns} on {kernel.isa}, ns per entry, one thread")

@@ -8,7 +8,6 @@ Run it as ``python benchmarks/row_widths.py [MILLIONS [WIDTH ...]]``, alone on t
 
 import sys
 from collections.abc import Callable
-from math import sqrt
 from statistics import median
 from time import perf_counter
 
@@ -39,9 +38,9 @@ def compare(columns: int, entries: int) -> dict[str, list[float]]:
     table, kernel = torch.empty(TABLE_ROWS, 1, dtype=torch.float64), native.required()
 
     def step(m: torch.Tensor, scope: int, scale: torch.Tensor | None = None) -> Callable[[], object]:
-        root_n = sqrt(columns if scope == ROW else rows)
-        packed = pack([RowTensor(p, m, g, rows, columns, scope, NUMBERS, root_n, scale=scale)])
-        return lambda: kernel.rows(*packed, table.data_ptr())
+        entries = columns if scope == ROW else rows
+        packed = pack([RowTensor(p, m, g, rows, columns, scope, NUMBERS, entries, scale=scale)])
+        return lambda: kernel.rows(*packed, table.data_ptr(), torch.get_num_threads())
 
     theta = torch.nn.Parameter(p)
     theta.grad = g

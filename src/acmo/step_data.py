@@ -16,12 +16,12 @@ Shards = tuple[
 class Layout:
     """What a group's tensors are like, apart from where they lie: known of one step, it holds while others match."""
 
-    __slots__ = ("are_plain", "matches", "row_kinds")
+    __slots__ = ("are_plain", "matches", "row_call")
 
     def __init__(self, matches: Callable[..., bool]) -> None:
         self.matches = matches  # (*tensors) → whether they have the same types, dtypes, devices, shapes and strides
         self.are_plain: dict[int, bool] = {}  # of the part with this first index: `tensor_layout.are_plain`
-        self.row_kinds: dict[tuple[int, str], Any] = {}  # by first index and scope of a part: `row_step.PartKind`
+        self.row_call: Any = None  # `row_step.RowCall` of a step whose first part has this layout
 
 
 class Part(NamedTuple):

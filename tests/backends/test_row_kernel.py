@@ -149,7 +149,7 @@ def test_empty_tensors_report_nothing() -> None:
 def test_complex_root_counts_numbers_not_parts() -> None:
     p, m, g = (normal((6, 20), seed) for seed in range(3))
     want = row_oracle.step(double(p), double(m), double(g), "row", Numbers(), entries_per_number=2)
-    step_rows([describe(p, m, g)._replace(root_n=math.sqrt(10))])
+    step_rows([describe(p, m, g)._replace(entries=10)])
     assert_close(p, want.theta, 1e-5, 1.0)
 
 

@@ -86,6 +86,36 @@ def test_a_parameter_of_new_shape_is_described_again() -> None:
     torch.testing.assert_close(p.detach(), torch.full((2, 5), -0.1))
 
 
+def test_moments_in_other_memory_are_written_there() -> None:
+    p = torch.ones(6, 4).requires_grad_()
+    opt = RowACMo([p, torch.ones(3).requires_grad_()], lr=0.1, fused=True)
+    for t in range(4):
+        for q in opt.param_groups[0]["params"]:
+            q.grad = torch.full_like(q, t + 1.0)
+        state = opt.state[p]
+        if t == 3:  # as those do who move states to and fro
+            old = {key: state[key].data for key in ("momentum_buffer", "step")}
+            before = {key: value.clone() for key, value in old.items()}
+            for key, value in before.items():
+                state[key].data = value.clone()
+        opt.step()
+    assert all(torch.equal(old[key], before[key]) for key in old)
+    assert state["step"] == 4
+    torch.testing.assert_close(state["momentum_buffer"], torch.full((6, 4), 4.0 + 0.9 * 4.0))
+
+
+def test_a_group_that_is_added_steps_with_the_others() -> None:
+    first, second = torch.ones(6, 4).requires_grad_(), torch.ones(4, 6).requires_grad_()
+    opt = RowACMo([first], lr=0.1, fused=True)
+    for t in range(6):
+        if t == 3:
+            opt.add_param_group({"params": [second], "lr": 0.2})
+        first.grad, second.grad = torch.ones(6, 4), torch.ones(4, 6)
+        opt.step()
+    torch.testing.assert_close(first.detach(), torch.full((6, 4), 1 - 0.6))
+    torch.testing.assert_close(second.detach(), torch.full((4, 6), 1 - 0.6))
+
+
 @pytest.mark.parametrize(
     "edit",
     [
@@ -93,8 +123,10 @@ def test_a_parameter_of_new_shape_is_described_again() -> None:
         lambda group: group.update(unit_step=False, lr=0.3),
         lambda group: group.update(momentum_dtype=torch.bfloat16),
         lambda group: setattr(group["params"][0], "grad", None),
+        lambda group: setattr(group["params"][0], "data", group["params"][0].data.clone()),
+        lambda group: group.update(params=group["params"][::-1]),
     ],
-    ids=["scope", "gradient step", "dtype", "no gradient"],
+    ids=["scope", "gradient step", "dtype", "no gradient", "other memory", "other order"],
 )
 def test_what_is_kept_of_a_part_follows_edits(edit: Callable[[dict[str, Any]], None]) -> None:
     fused, plain = ([torch.ones(6, 4).requires_grad_(), torch.ones(4, 6).requires_grad_()] for _ in range(2))

@@ -16,7 +16,7 @@ void acmo_sums(int64_t n, const int64_t *numel, const int64_t *dtype, void *cons
                double *xy, double *yy, int64_t threads);
 void acmo_update(int64_t n, const int64_t *numel, const int64_t *pdtype, const int64_t *mdtype, void *const *p,
                  void *const *m, void *const *g, const double *coef, double *mm, int64_t threads);
-int64_t acmo_rows(const int64_t *arguments, const double *numbers, double *table);
+int64_t acmo_rows(const int64_t *addresses, const int64_t *layout, const double *numbers, double *table, int64_t threads);
 
 enum { F32, F64, BF16, F16, DTYPES, INT8 = DTYPES, CHUNK = 8192 };
 static const char *NAMES[] = {"float32", "float64", "bfloat16", "float16", "int8"};
@@ -131,10 +131,11 @@ static void check_rows(const int64_t shape[2], int scope, int pd, int md, int of
         double raw = get(g.data, pd, i), fresh = c[0] * raw + c[1] * theta[i], *sum = sums + 4 * norm_of(scope, i, cols);
         sum[0] += fresh * fresh, sum[1] += fresh * moment[i], sum[2] += moment[i] * moment[i], sum[3] += raw * raw;
     }
-    int64_t arguments[] = {1, threads, (int64_t)(intptr_t)p.data, (int64_t)(intptr_t)m.data, (int64_t)(intptr_t)g.data,
-                           (int64_t)(intptr_t)scales, rows, cols, scope, pd, md, 1, 0, 0, 0};
-    double numbers[] = {c[0], c[1], beta, 0, c[4], c[3], root_n};
-    expect(acmo_rows(arguments, numbers, table) == 0, "memory", pd, md, numel);
+    int64_t addresses[] = {(int64_t)(intptr_t)p.data, (int64_t)(intptr_t)m.data, 0, (int64_t)(intptr_t)g.data,
+                           (int64_t)(intptr_t)scales};
+    int64_t layout[] = {1, rows, cols, scope, pd, md, norms ? numel / norms : 1, 1, 0, 0, 0};
+    double numbers[] = {c[0], c[1], beta, 0, c[4], c[3]};
+    expect(acmo_rows(addresses, layout, numbers, table, threads) == 0, "memory", pd, md, numel);
     int close = 1;
     for (int64_t i = 0; i < numel; i++) {
         const double *sum = sums + 4 * norm_of(scope, i, cols);

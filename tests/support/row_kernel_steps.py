@@ -44,7 +44,7 @@ def describe(
     rows, cols = p.shape[0], math.prod(p.shape[1:])
     n = {"row": cols, "column": rows, "whole": rows * cols}[scope]
     x = RowNumbers(*astuple(numbers or Numbers()))
-    return RowTensor(p, m, g, rows, cols, SCOPES[scope], x, math.sqrt(n), **options)
+    return RowTensor(p, m, g, rows, cols, SCOPES[scope], x, n, **options)
 
 
 def run(

@@ -3,7 +3,6 @@
 from array import array
 from collections.abc import Sequence
 from itertools import chain
-from math import sqrt
 from operator import attrgetter
 from typing import Final, NamedTuple
 
@@ -51,7 +50,7 @@ class RowTensor(NamedTuple):
       rows, cols: of the memory.
       scope: ``ROW``, ``COLUMN`` or ``WHOLE``, which is one norm for the whole tensor.
       numbers: s, λ, β, δ, α, κ.
-      root_n: √n of the unit step, n being the entries that share their norms (complex ones count once).
+      entries: those that share a norm, n of the unit step (complex ones count once).
       unit_step: u = √n m/‖m‖ instead of u = m.
       scale: float32, one per row, for an int8 moment.
       propagate: compute rows that are not finite as they come, instead of skipping them.
@@ -66,7 +65,7 @@ class RowTensor(NamedTuple):
     cols: int
     scope: int
     numbers: RowNumbers
-    root_n: float
+    entries: int
     unit_step: bool = True
     scale: Tensor | None = None
     propagate: bool = False
@@ -106,7 +105,7 @@ def step_part(
         rows = p.shape[0] if p.ndim > 1 else 1
         tensors.append(
             RowTensor(
-                *(p, m, g, rows, p.numel() // rows if rows else 0, scope, numbers, sqrt(entries), options.unit_step),
+                *(p, m, g, rows, p.numel() // rows if rows else 0, scope, numbers, entries, options.unit_step),
                 part.moment_scales[j] if part.moment_scales else None,
                 propagate,
                 None if seeds is None else seeds[j],
@@ -136,7 +135,7 @@ def step_matrices(part: Part, group: GroupOptions, options: StepOptions, factor:
     propagate = options.nonfinite == "propagate"
     result = step_rows(
         [
-            RowTensor(p, m, g, p.shape[0], p.numel() // p.shape[0], WHOLE, numbers, 1.0, propagate=propagate)
+            RowTensor(p, m, g, p.shape[0], p.numel() // p.shape[0], WHOLE, numbers, 1, propagate=propagate)
             for p, m, g in zip(thetas, moments, grads, strict=True)
         ]
     )
@@ -205,44 +204,30 @@ def require(parts: Sequence[Part]) -> None:
 
 def step_rows(tensors: Sequence[RowTensor]) -> RowNorms:
     """Step every tensor in place. The result does not depend on the number of threads."""
-    n = len(tensors)
-    arguments, numbers = pack(tensors)
-    table = torch.empty(TABLE_ROWS, n, dtype=torch.float64, device="cpu")  # whatever the default device is
-    native.required().rows(arguments, numbers, table.data_ptr())
+    table = torch.empty(TABLE_ROWS, len(tensors), dtype=torch.float64, device="cpu")  # whatever the default device is
+    native.required().rows(*pack(tensors), table.data_ptr(), torch.get_num_threads())
     return read_row_table(table)
 
 
-def pack(tensors: Sequence[RowTensor]) -> tuple["array[int]", "array[float]"]:
-    """Return the arguments of acmo_rows, in the order that `Kernel.rows` names."""
-    head = [len(tensors), torch.get_num_threads()]
+def pack(tensors: Sequence[RowTensor]) -> tuple["array[int]", "array[int]", "array[float]"]:
+    """Return addresses, layout and numbers as `acmo.native.Kernel.rows` reads them."""
+    n = len(tensors)
+    addresses, layout, numbers = array("q"), array("q", [n]), array("d")
     if not tensors:
-        return array("q", head), array("d")
-    params, moments, grads, rows, cols, scopes, numbers, roots, units, scales, propagates, seeds, indices = zip(
+        return addresses, layout, numbers
+    params, moments, grads, rows, cols, scopes, letters, entries, units, scales, propagates, seeds, indices = zip(
         *tensors, strict=True
     )
-    address = Tensor.data_ptr
+    steps = [0] * n  # the caller counts them
+    for own in (params, moments, steps, grads, scales):
+        addresses.extend([x.data_ptr() if isinstance(x, Tensor) else 0 for x in own])
     flags = [
         UNIT * unit | PROPAGATE * propagate | ROUNDS_RANDOMLY * (seed is not None)
         for unit, propagate, seed in zip(units, propagates, seeds, strict=True)
     ]
-    values = [
-        *head,
-        *map(address, params),
-        *map(address, moments),
-        *map(address, grads),
-        *[0 if scale is None else scale.data_ptr() for scale in scales],
-        *rows,
-        *cols,
-        *scopes,
-        *[CODES[param.dtype] for param in params],
-        *[CODES[moment.dtype] for moment in moments],
-        *flags,
-        *[seed or 0 for seed in seeds],
-        *indices,
-        *[0] * len(tensors),  # the caller counts the steps
-    ]
-    floats = array("d")
-    for letter in zip(*numbers, strict=True):
-        floats.extend(letter)
-    floats.extend(roots)
-    return array("q", values), floats
+    p_codes, m_codes = ([CODES[x.dtype] for x in own] for own in (params, moments))
+    for column in (rows, cols, scopes, p_codes, m_codes, entries, flags, range(n), [s or 0 for s in seeds], indices):
+        layout.extend(column)
+    for own_letters in letters:
+        numbers.extend(own_letters)
+    return addresses, layout, numbers

@@ -1,13 +1,15 @@
 """A whole step by row in one call of the C kernel, where no other rank, scaler or clipping takes part.
 
 It computes what `acmo.backends.rows` with `acmo.backends.row_kernel.step_part` computes, to the same bits. Small nets
-need it: there a step is its Python, and every operation on a tensor counts.
+need it: there a step is its Python, and every operation on a tensor counts. Large ones, too: after a call the caches
+hold nothing of Python, so what can be done before it is.
 """
 
 from array import array
 from collections.abc import Sequence
 from functools import lru_cache, partial
-from math import inf, prod, sqrt
+from itertools import chain
+from math import inf, prod
 from typing import NamedTuple
 
 import torch
@@ -19,17 +21,40 @@ from acmo.backends.row_kernel import CODES, PROPAGATE, SCOPE_CODES, TABLE_ROWS, 
 from acmo.backends.tensor_layout import are_plain
 from acmo.rounding import rounds_randomly
 from acmo.scopes import count_entries
-from acmo.step_data import GroupOptions, Part, StepFunction, StepOptions, StepRecord
+from acmo.step_data import GroupOptions, Layout, Part, StepFunction, StepOptions, StepRecord
 
 
 class PartKind(NamedTuple):
     """What a step by row must know of a part beside its numbers and addresses."""
 
+    group: int
     scope: str
     dtype: torch.dtype
     moment_dtype: torch.dtype
     is_complex: bool
     shapes: tuple[torch.Size, ...]
+
+
+class RowCall(NamedTuple):
+    """What all calls for the same parts have in common."""
+
+    flags: int
+    keys: list[tuple[Layout | None, int, Sequence[int]]]  # of each part: layout, group and indices
+    tensors: list[Tensor]  # θ, m and t, one after the other: those whose addresses come first
+    scales: list[Tensor | None]  # of int8 moments, one per parameter; empty where none is int8
+    written: list[Tensor]
+    layout: "array[int]"
+    places: tuple[tuple[int, tuple[int, ...]], ...]
+    row_places: tuple[tuple[int, int], ...]
+
+    def is_for(self, parts: Sequence[Part], flags: int) -> bool:
+        """Return whether a step's parts are those of this call."""
+        if len(parts) != len(self.keys) or flags != self.flags:
+            return False
+        for (layout, group, indices), part in zip(self.keys, parts, strict=True):
+            if layout is not part.layout or group != part.group or indices is not part.indices:
+                return False
+        return True
 
 
 def prepare(parts: Sequence[Part], groups: Sequence[GroupOptions], options: StepOptions) -> StepFunction | None:
@@ -50,99 +75,107 @@ def prepare(parts: Sequence[Part], groups: Sequence[GroupOptions], options: Step
     for group in groups:
         if isinstance(group.lr, Tensor) or group.lr == 0:
             return None
+    for part in parts:
+        if rounds_randomly(part, groups[part.group]):
+            return None
+    call = find_call(parts, UNIT * options.unit_step | PROPAGATE * (options.nonfinite == "propagate"))
+    return None if call is None else partial(step, call=call)
+
+
+def find_call(parts: Sequence[Part], flags: int) -> RowCall | None:
+    """Return the call for these parts, which is kept for as long as their layouts hold; None if there can be none."""
+    first = parts[0].layout
+    if first is not None and first.row_call is not None and first.row_call.is_for(parts, flags):
+        known: RowCall = first.row_call
+        return known
     kinds = []
     for part in parts:
-        known = None if part.layout is None else part.layout.row_kinds.get((part.indices[0], part.scope))
-        kind = known or find_kind(part)
-        if kind is None or rounds_randomly(part, groups[part.group]):
+        kind = find_kind(part)
+        if kind is None:
             return None
         kinds.append(kind)
-    return partial(step, kinds=tuple(kinds))
+    call = make_call(parts, tuple(kinds), flags)
+    if first is not None and None not in [part.layout for part in parts]:
+        first.row_call = call
+    return call
 
 
 def find_kind(part: Part) -> PartKind | None:
-    """Return the kind of a part that the kernel can step, else None; it is kept for as long as the layout holds."""
+    """Return the kind of a part that the kernel can step, else None."""
     p, m = part.params[0], part.moments[0]
+    is_complex = part.owners[0].is_complex()
     if (
         part.shards
         or part.scope == "spectral"
         or not p.is_cpu
         or p.dtype not in native.DTYPE_CODES
         or m.dtype not in CODES
-        or (part.scope == "column" and part.owners[0].is_complex())
+        or (part.scope == "column" and is_complex)
         or not are_plain(part)
     ):
         return None
-    kind = PartKind(part.scope, p.dtype, m.dtype, part.owners[0].is_complex(), tuple([x.shape for x in part.params]))
-    if part.layout is not None:
-        part.layout.row_kinds[part.indices[0], part.scope] = kind
-    return kind
+    return PartKind(part.group, part.scope, p.dtype, m.dtype, is_complex, tuple([x.shape for x in part.params]))
 
 
-def step(
-    parts: Sequence[Part], groups: Sequence[GroupOptions], options: StepOptions, *, kinds: tuple[PartKind, ...]
-) -> StepRecord:
-    """Execute one step that `prepare` accepts."""
-    arguments, numbers = pack(parts, groups, options, kinds)
-    table = torch.empty(TABLE_ROWS, arguments[0], dtype=torch.float64, device="cpu")
-    rows_skipped = native.required().rows(arguments, numbers, table.data_ptr())
-    for part in parts:
-        increment_version([*part.params, *part.moments, *part.moment_scales])
-    places = tuple([(part.group, tuple(part.indices)) for part in parts])
-    row_places = list_places(places)
-    return StepRecord(table, 1.0, True, (), places, row_places=row_places, rows_skipped=rows_skipped)
-
-
-@lru_cache(maxsize=256)
-def list_places(places: tuple[tuple[int, tuple[int, ...]], ...]) -> tuple[tuple[int, int], ...]:
-    """Return the group and the position of every tensor."""
-    return tuple([(group, i) for group, indices in places for i in indices])
-
-
-def pack(
-    parts: Sequence[Part], groups: Sequence[GroupOptions], options: StepOptions, kinds: tuple[PartKind, ...]
-) -> tuple["array[int]", "array[float]"]:
-    """Return the arguments of acmo_rows, in the order that `acmo.native.Kernel.rows` names."""
-    flags = UNIT * options.unit_step | PROPAGATE * (options.nonfinite == "propagate")
-    static, roots = describe(kinds, flags)
-    n = len(roots)
-    values: list[int] = [n, torch.get_num_threads()]
-    for name in ("params", "moments", "grads"):
+def make_call(parts: Sequence[Part], kinds: tuple[PartKind, ...], flags: int) -> RowCall:
+    """Collect what is the same at every step."""
+    params, moments, steps = (
+        list(chain.from_iterable(lists))
+        for lists in ([p.params for p in parts], [p.moments for p in parts], [p.steps for p in parts])
+    )
+    scales: list[Tensor | None] = []
+    if any(part.moment_scales for part in parts):
         for part in parts:
-            values += map(Tensor.data_ptr, getattr(part, name))
+            scales += part.moment_scales or [None] * len(part.params)
+    return RowCall(
+        flags,
+        [(part.layout, part.group, part.indices) for part in parts],
+        params + moments + steps,
+        scales,
+        [*params, *moments, *[scale for scale in scales if scale is not None]],
+        describe(kinds, flags),
+        tuple([(part.group, tuple(part.indices)) for part in parts]),
+        tuple([(part.group, i) for part in parts for i in part.indices]),
+    )
+
+
+@lru_cache(maxsize=256)  # the shapes are part of the key, so that what is read cannot be too long
+def describe(kinds: tuple[PartKind, ...], flags: int) -> "array[int]":
+    """Return the layout that `acmo.native.Kernel.rows` reads, from shapes, dtypes and options."""
+    tensors = [(kind, shape) for kind in kinds for shape in kind.shapes]
+    rows = [shape[0] if len(shape) > 1 else 1 for _, shape in tensors]
+    n = len(tensors)
+    columns = (
+        rows,
+        [prod(shape) // r if r else 0 for r, (_, shape) in zip(rows, tensors, strict=True)],
+        [SCOPE_CODES[kind.scope] for kind, _ in tensors],
+        [CODES[kind.dtype] for kind, _ in tensors],
+        [CODES[kind.moment_dtype] for kind, _ in tensors],
+        [count_entries(kind.scope, shape[:-1] if kind.is_complex else shape) for kind, shape in tensors],
+        [flags] * n,
+        [kind.group for kind, _ in tensors],
+        [0] * 2 * n,
+    )
+    return array("q", [n, *chain.from_iterable(columns)])
+
+
+def step(parts: Sequence[Part], groups: Sequence[GroupOptions], options: StepOptions, *, call: RowCall) -> StepRecord:
+    """Execute one step that `prepare` accepts."""
+    address = Tensor.data_ptr
+    addresses = array("q", list(map(address, call.tensors)))
     for part in parts:
-        values += map(Tensor.data_ptr, part.moment_scales) if part.moment_scales else [0] * len(part.params)
-    values += static
-    for part in parts:
-        values += map(Tensor.data_ptr, part.steps)
-    numbers: list[float] = []
-    if len(groups) == 1:
-        for letter in read_numbers(groups[0]):
-            numbers += [letter] * n
-    else:
-        for letters in zip(*[read_numbers(groups[part.group]) for part in parts], strict=True):
-            for part, letter in zip(parts, letters, strict=True):
-                numbers += [letter] * len(part.params)
-    return array("q", values), array("d", numbers + roots)
+        addresses.extend(map(address, part.grads))
+    if call.scales:
+        addresses.extend([0 if scale is None else address(scale) for scale in call.scales])
+    numbers = array("d", list(chain.from_iterable(map(read_numbers, groups))))
+    increment_version(call.written)
+    table = torch.empty(TABLE_ROWS, call.layout[0], dtype=torch.float64, device="cpu")
+    threads = torch.get_num_threads()
+    rows_skipped = native.required().rows(addresses, call.layout, numbers, table.data_ptr(), threads)
+    return StepRecord(table, 1.0, True, (), call.places, row_places=call.row_places, rows_skipped=rows_skipped)
 
 
 def read_numbers(group: GroupOptions) -> tuple[float, ...]:
     """Return s, λ, β, δ, α and κ."""
     s, lr, theta_factor = -1.0 if group.maximize else 1.0, float(group.lr), float(group.theta_factor)
     return s, group.coupled_decay, group.momentum, group.delta, lr, theta_factor
-
-
-@lru_cache(maxsize=256)  # at every step the same; shapes are part of the key, so that what is read cannot be too long
-def describe(parts: tuple[PartKind, ...], flags: int) -> tuple[list[int], list[float]]:
-    """Return the columns that follow from shapes, dtypes and options, rows to index, and √n of every tensor."""
-    tensors = [(kind, shape) for kind in parts for shape in kind.shapes]
-    rows = [shape[0] if len(shape) > 1 else 1 for _, shape in tensors]
-    columns = [prod(shape) // r if r else 0 for r, (_, shape) in zip(rows, tensors, strict=True)]
-    codes = [
-        *[SCOPE_CODES[kind.scope] for kind, _ in tensors],
-        *[CODES[kind.dtype] for kind, _ in tensors],
-        *[CODES[kind.moment_dtype] for kind, _ in tensors],
-    ]
-    entries = [count_entries(kind.scope, shape[:-1] if kind.is_complex else shape) for kind, shape in tensors]
-    n = len(tensors)
-    return [*rows, *columns, *codes, *[flags] * n, *[0] * (2 * n)], list(map(sqrt, entries))

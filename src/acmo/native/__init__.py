@@ -20,7 +20,7 @@ import torch
 
 __all__ = ["DTYPE_CODES", "INT8_CODE", "Kernel", "kernel", "required", "why_missing"]
 
-ABI: Final = 5
+ABI: Final = 6
 NAME: Final = "libacmo_kernel.so"
 DTYPE_CODES: Final[dict[torch.dtype, int]] = {
     torch.float32: 0,
@@ -61,7 +61,7 @@ class Kernel:
         library.acmo_step.argtypes = [pointer] * 3
         library.acmo_step.restype = integer
         self.step = library.acmo_step
-        library.acmo_rows.argtypes = [pointer] * 3
+        library.acmo_rows.argtypes = [*[pointer] * 4, integer]
         library.acmo_rows.restype = integer
         library.acmo_rows_bytes.restype = integer
         library.acmo_isa.restype = ctypes.c_char_p
@@ -82,22 +82,22 @@ class Kernel:
         """Use another instruction set (for tests; all give the same bits); False if this CPU or build lacks it."""
         return bool(self._library.acmo_set_isa(name.encode()))
 
-    def rows(self, arguments: array[int], numbers: array[float], table: int) -> int:
+    def rows(self, addresses: array[int], layout: array[int], numbers: array[float], table: int, threads: int) -> int:
         """Step n tensors by row, by column or whole, in place; return how many rows were skipped.
 
-        :mod:`acmo.backends.row_kernel` packs the arguments.
-
         Args:
-          arguments: n and the most threads to use, then n each of: ``data_ptr()`` of θ, m, g and of the float32 scales
-            (0 without), rows, columns, scope (0 row, 1 column, 2 whole), code of the dtype of θ and g, code of m's
-            (``INT8_CODE`` too), flags (1 unit, 2 propagate, 4 stochastic rounding), seed, index of the first entry,
-            ``data_ptr()`` of a float32 step to add 1 to (0 without).
-          numbers: n each of s, λ, β, δ, α, κ and √n.
+          addresses: n each of ``data_ptr()`` of θ, of m, of a float32 step to add 1 to (0 without), of g and, if a
+            moment is int8, of the float32 scales (0 for those of other dtypes).
+          layout: n, then n each of: rows, columns, scope (0 row, 1 column, 2 whole), code of the dtype of θ and g, code
+            of m's (``INT8_CODE`` too), entries that share a norm, flags (1 unit, 2 propagate, 4 stochastic rounding),
+            which numbers to use, seed, index of the first entry.
+          numbers: s, λ, β, δ, α and κ, six for each parameter group.
           table: address of 11 rows of n doubles that are written: Σ‖s g‖², ΣG², ΣM², Σ‖m_t‖², NaN, rows, rows that
             took part, rows skipped, the smallest cosine between step and gradient (∞ without rows), Σ cosines, rows
             with ⟨g, m⟩ < 0. The sums are of the rows that took part.
+          threads: at most so many; ``torch.get_num_threads()``. The result does not depend on it.
         """
-        skipped: int = self._rows(_at(arguments), _at(numbers), table)
+        skipped: int = self._rows(_at(addresses), _at(layout), _at(numbers), table, threads)
         if skipped < 0:
             raise MemoryError("there is no memory for the sums of a step by row")
         return skipped

@@ -20,7 +20,7 @@
 #include "rows.h"
 
 enum {
-    ABI = 5,
+    ABI = 6,
     CHUNK = ACMO_CHUNK,
     BLOCK = 128,          /* chunks; 4 MB of float32: long enough for the prefetchers, short beside a cache */
     OVERHEAD = 64,        /* what a chunk costs beside its entries, in entries: balances many small tensors */

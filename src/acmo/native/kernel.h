@@ -10,7 +10,7 @@ EXPORT void acmo_sums(int64_t n, const int64_t *numel, const int64_t *dtype, voi
                       double *xx, double *xy, double *yy, int64_t threads);
 EXPORT void acmo_update(int64_t n, const int64_t *numel, const int64_t *pdtype, const int64_t *mdtype, void *const *p,
                         void *const *m, void *const *g, const double *coef, double *mm, int64_t threads);
-EXPORT int64_t acmo_rows(const int64_t *arguments, const double *numbers, double *table);
+EXPORT int64_t acmo_rows(const int64_t *addresses, const int64_t *layout, const double *numbers, double *table, int64_t threads);
 EXPORT int64_t acmo_rows_bytes(void);
 
 #endif

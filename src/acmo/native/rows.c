@@ -23,15 +23,15 @@ enum {
     SERIAL_BELOW = 32768, /* entries; torch's grain size */
 };
 
-/* The arguments: N, THREADS, then n each of P … STEP; the numbers: n each of S … ROOT_N. See acmo/backends/row_kernel.py. */
-enum { N, THREADS, HEAD };
-enum { P, M, G, SCALES, ROWS, COLS, SCOPE, P_DTYPE, M_DTYPE, FLAGS, SEED, INDEX, STEP };
-enum { S, LAMBDA, BETA, DELTA, ALPHA, KAPPA, ROOT_N };
+/* The columns of the addresses and, behind n, of the layout: n entries each. A row of numbers. See acmo/native/__init__.py. */
+enum { P, M, STEP, G, SCALES };
+enum { ROWS, COLS, SCOPE, P_DTYPE, M_DTYPE, ENTRIES, FLAGS, NUMBERS, SEED, INDEX };
+enum { S, LAMBDA, BETA, DELTA, ALPHA, KAPPA, LETTERS };
 enum { UNIT_STEP = 1, PROPAGATE = 2, ROUNDS_RANDOMLY = 4 };
 
 typedef struct {
     int64_t n;
-    const int64_t *arguments;
+    const int64_t *addresses, *layout;
     const double *numbers;
     const acmo_row_loops *loops;
     int64_t units, cost, *first_unit, *first_cost; /* n + 1 of each */
@@ -41,18 +41,19 @@ typedef struct {
 } call;
 
 static acmo_row_tensor tensor_at(const call *c, int64_t i) {
-    const int64_t *a = c->arguments + HEAD + i, n = c->n;
-    const double *x = c->numbers + i;
+    const int64_t *at = c->addresses + i, *a = c->layout + i, n = c->n;
+    const double *x = c->numbers + LETTERS * a[NUMBERS * n];
     acmo_row_tensor t = {
-        .p = (char *)(intptr_t)a[P * n], .m = (char *)(intptr_t)a[M * n], .g = (char *)(intptr_t)a[G * n],
-        .scales = (float *)(intptr_t)a[SCALES * n], .rows = a[ROWS * n], .cols = a[COLS * n],
+        .p = (char *)(intptr_t)at[P * n], .m = (char *)(intptr_t)at[M * n], .g = (char *)(intptr_t)at[G * n],
+        .rows = a[ROWS * n], .cols = a[COLS * n],
         .numel = a[ROWS * n] * a[COLS * n], .scope = a[SCOPE * n], .p_dtype = a[P_DTYPE * n], .m_dtype = a[M_DTYPE * n],
         .rounds_randomly = (a[FLAGS * n] & ROUNDS_RANDOMLY) != 0, .seed = (uint32_t)a[SEED * n], .index = a[INDEX * n],
-        .options = {.s = x[S * n], .lambda = x[LAMBDA * n], .beta = x[BETA * n], .delta = x[DELTA * n],
-                    .alpha = x[ALPHA * n], .kappa = x[KAPPA * n], .root_n = x[ROOT_N * n],
+        .options = {.s = x[S], .lambda = x[LAMBDA], .beta = x[BETA], .delta = x[DELTA], .alpha = x[ALPHA], .kappa = x[KAPPA],
+                    .root_n = sqrt((double)a[ENTRIES * n]),
                     .unit = (a[FLAGS * n] & UNIT_STEP) != 0, .propagate = (a[FLAGS * n] & PROPAGATE) != 0},
         .all = c->loops,
     };
+    if (t.m_dtype == ACMO_INT8) t.scales = (float *)(intptr_t)at[SCALES * n]; /* else there may be no such column */
     t.options.plain = t.options.s == 1 && t.options.lambda == 0;
     t.options.real = t.p_dtype == ACMO_FLOAT64 || t.m_dtype == ACMO_FLOAT64 ? ACMO_DOUBLE : ACMO_FLOAT;
     t.real_size = t.options.real == ACMO_DOUBLE ? 8 : 4;
@@ -163,10 +164,10 @@ EXPORT int64_t acmo_rows_bytes(void) {
 
 /* table: ACMO_REPORT + 1 rows of n doubles, the report with one row of NaN in it: where other scopes have β̂, which is not one number
  * here. Returns how many rows were skipped, or −1 without memory (nothing is changed then). */
-EXPORT int64_t acmo_rows(const int64_t *arguments, const double *numbers, double *table) {
-    call c = {.n = arguments[N], .arguments = arguments, .numbers = numbers, .loops = acmo_current_row_loops()};
-    int64_t threads = acmo_may_use_threads() ? arguments[THREADS] : 1, entries = 0, shared = 0;
-    if (threads < 1) threads = 1;
+EXPORT int64_t acmo_rows(const int64_t *addresses, const int64_t *layout, const double *numbers, double *table, int64_t threads) {
+    call c = {.n = layout[0], .addresses = addresses, .layout = layout + 1, .numbers = numbers, .loops = acmo_current_row_loops()};
+    int64_t entries = 0, shared = 0;
+    if (threads < 1 || !acmo_may_use_threads()) threads = 1;
     int64_t *firsts = malloc((size_t)(2 * c.n + 2) * sizeof *firsts);
     if (!firsts) return -1;
     c.first_unit = firsts, c.first_cost = firsts + c.n + 1;
@@ -206,7 +207,7 @@ EXPORT int64_t acmo_rows(const int64_t *arguments, const double *numbers, double
         for (int k = 0; k < ACMO_REPORT; k++) table[(k < ACMO_ROWS ? k : k + 1) * c.n + i] = report[k];
         table[ACMO_ROWS * c.n + i] = NAN;
         rows_skipped += (int64_t)report[ACMO_ROWS_SKIPPED];
-        float *step = (float *)(intptr_t)arguments[HEAD + STEP * c.n + i];
+        float *step = (float *)(intptr_t)addresses[STEP * c.n + i];
         if (step) *step += 1;
     }
     free(memory), free(firsts);
