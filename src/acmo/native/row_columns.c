@@ -151,8 +151,8 @@ static int compute_factors(columns *c, int summed_directly, double *report) {
                 }
             }
             put_factors(c, first + k, &f, k);
-            acmo_report_row(t, sums, &f, k, report);
         }
+        acmo_report_rows(t, sums, &f, count, report);
     }
     return direct;
 }

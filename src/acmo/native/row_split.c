@@ -166,9 +166,9 @@ void acmo_step_split(const acmo_row_tensor *t, int64_t threads, char *scratch, c
         }
     }
     acmo_run_threads(threads, update_blocks, &s);
-    for (int64_t norm = 0, k; norm < s.norms; norm++) {
-        const acmo_row_factors *f = factors_of(&s, norm, &k);
-        acmo_report_row(t, s.sums[norm / ACMO_GROUP_ROWS], f, k, report);
+    for (int64_t first = 0, batch = 0; first < s.norms; first += ACMO_GROUP_ROWS, batch++) {
+        int64_t rows = s.norms - first < ACMO_GROUP_ROWS ? s.norms - first : ACMO_GROUP_ROWS;
+        acmo_report_rows(t, s.sums[batch], &s.factors[batch], rows, report);
     }
     for (int64_t row = 0, k; cut && row < t->rows; row++) {
         const acmo_row_factors *f = factors_of(&s, t->scope == ACMO_SCOPE_ROW ? row : 0, &k);

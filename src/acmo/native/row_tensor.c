@@ -90,17 +90,21 @@ void acmo_add_report(double *total, const double *part) {
         total[k] = k == ACMO_COS_MIN ? smaller(total[k], part[k]) : total[k] + part[k];
 }
 
-void acmo_report_row(const acmo_row_tensor *t, acmo_row_sums sums, const acmo_row_factors *f, int64_t k, double *report) {
-    const double s = t->options.s;
-    report[ACMO_ROWS] += 1;
-    report[ACMO_ROWS_SKIPPED] += f->state[k] == ACMO_SKIPPED;
-    if (f->state[k] == ACMO_IDLE || f->state[k] == ACMO_SKIPPED) return;
-    report[ACMO_RAW_SQ] += s * s * sums[ACMO_RAW][k];
-    report[ACMO_G_SQ] += sums[ACMO_GG][k];
-    report[ACMO_M_SQ] += sums[ACMO_MM][k];
-    report[ACMO_NEW_SQ] += f->new_sq[k];
-    report[ACMO_TOOK_PART] += 1;
-    report[ACMO_COS_MIN] = smaller(f->cosine[k], report[ACMO_COS_MIN]);
-    report[ACMO_COS_SUM] += f->cosine[k];
-    report[ACMO_TURNED] += sums[ACMO_GM][k] < 0;
+/* In local variables: the sums of many short rows would wait for each other's stores. */
+void acmo_report_rows(const acmo_row_tensor *t, acmo_row_sums sums, const acmo_row_factors *f, int64_t rows, double *report) {
+    const double s_sq = t->options.s * t->options.s;
+    double raw_sq = report[ACMO_RAW_SQ], g_sq = report[ACMO_G_SQ], m_sq = report[ACMO_M_SQ], new_sq = report[ACMO_NEW_SQ];
+    double cos_min = report[ACMO_COS_MIN], cos_sum = report[ACMO_COS_SUM];
+    int64_t took_part = 0, skipped = 0, turned = 0;
+    for (int64_t k = 0; k < rows; k++) {
+        skipped += f->state[k] == ACMO_SKIPPED;
+        if (f->state[k] == ACMO_IDLE || f->state[k] == ACMO_SKIPPED) continue;
+        raw_sq += s_sq * sums[ACMO_RAW][k], g_sq += sums[ACMO_GG][k], m_sq += sums[ACMO_MM][k], new_sq += f->new_sq[k];
+        cos_min = smaller(f->cosine[k], cos_min), cos_sum += f->cosine[k];
+        took_part++, turned += sums[ACMO_GM][k] < 0;
+    }
+    report[ACMO_RAW_SQ] = raw_sq, report[ACMO_G_SQ] = g_sq, report[ACMO_M_SQ] = m_sq, report[ACMO_NEW_SQ] = new_sq;
+    report[ACMO_COS_MIN] = cos_min, report[ACMO_COS_SUM] = cos_sum;
+    report[ACMO_ROWS] += (double)rows, report[ACMO_TOOK_PART] += (double)took_part;
+    report[ACMO_ROWS_SKIPPED] += (double)skipped, report[ACMO_TURNED] += (double)turned;
 }

@@ -37,8 +37,8 @@ void acmo_close_block(const acmo_row_tensor *, int64_t first, const acmo_row_blo
 /* Write the θ of a block, and int8 moments with scales that are known. */
 void acmo_close_scaled_block(const acmo_row_tensor *, int64_t first, const acmo_row_block *, float scale);
 
-/* Factors of at most ACMO_GROUP_ROWS rows; new_square is asked for Σ m'² of those that need it summed directly. */
-void acmo_report_row(const acmo_row_tensor *, acmo_row_sums sums, const acmo_row_factors *, int64_t k, double *report);
+/* Add what `rows` rows did, at most ACMO_GROUP_ROWS. */
+void acmo_report_rows(const acmo_row_tensor *, acmo_row_sums sums, const acmo_row_factors *, int64_t rows, double *report);
 void acmo_add_report(double *total, const double *part);
 void acmo_clear_report(double *report);
 

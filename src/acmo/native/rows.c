@@ -95,7 +95,7 @@ static void step_group(const acmo_row_tensor *t, int64_t first, int64_t rows, in
     }
     t->loops->update(&block, &t->options, &f);
     acmo_close_block(t, first, &block, f.state);
-    for (int64_t k = 0; k < rows; k++) acmo_report_row(t, sums, &f, k, report);
+    acmo_report_rows(t, sums, &f, rows, report);
 }
 
 static void step_unit(const call *c, const acmo_row_tensor *t, int64_t unit, int64_t thread, double *report) {
