@@ -266,13 +266,13 @@ class ACMo(StatefulOptimizer):
         if common["differentiable"] or (common["foreach"] is False and not common["fused"]):
             return algorithm.step
         may_fuse = common["fused"] or (common["fused"] is None and common["foreach"] is None)
-        on_gpu = any([p.params[0].device.type in availability.DEVICE_TYPES for p in parts])  # noqa: C419
-        if may_fuse and on_gpu and not callable(options.psi):
-            return choice.choose(parts, groups, options, by_row, bool(common["fused"]), self._kernel_tables)
         if by_row and may_fuse and native.kernel() is not None and not torch.compiler.is_compiling():
             at_once = row_step.prepare(parts, groups, options)
             if at_once is not None:
                 return at_once
+        on_gpu = any([p.params[0].device.type in availability.DEVICE_TYPES for p in parts])  # noqa: C419
+        if may_fuse and on_gpu and not callable(options.psi):
+            return choice.choose(parts, groups, options, by_row, bool(common["fused"]), self._kernel_tables)
         use_kernel = may_fuse and not callable(options.psi) and native.kernel() is not None
         if by_row:
             use_kernel = use_kernel and not torch.compiler.is_compiling()

@@ -98,7 +98,9 @@ class CachedGroup:
         self.holds_parameters = PLAIN_TYPES.issuperset(map(type, tensors)) and not any(map(Tensor.is_complex, tensors))
         self.by_row = bool(parts) and parts[0].scope in ROW_KINDS  # nothing is cached of a moment
         position = {i: j for j, i in enumerate(lists.indices)}
-        self.positions = [[position[i] for i in part.indices] for part in parts]  # of each part's tensors in the lists
+        # Of each part's tensors in the lists; a slice where itemgetter would return no tuple.
+        own = [[position[i] for i in part.indices] for part in parts]
+        self.pickers = [itemgetter(*p) if len(p) > 1 else itemgetter(slice(p[0], p[0] + 1)) for p in own]
         self.version_sum = -1  # until a step has left ‖m‖² behind
         self.layout: Layout | None = None
         self.layouts_left = MAX_LAYOUTS
@@ -155,9 +157,9 @@ class CachedGroup:
             params, moments, steps, beta_hats = lists.params, lists.moments, lists.steps, lists.beta_hats
             kept = (only.moment_sqs, (), (), only.scope, only.moment_scales, layout)
             return [Part(k, only.indices, params, params, grads, moments, steps, beta_hats, *kept)], lists
-        own_grads = [[grads[j] for j in positions] for positions in self.positions]
         return [
-            with_grads(p, k, own, p.moment_sqs, layout) for p, own in zip(self.parts, own_grads, strict=True)
+            with_grads(p, k, list(pick(grads)), p.moment_sqs, layout)
+            for p, pick in zip(self.parts, self.pickers, strict=True)
         ], lists
 
     def remember(self, parts: Sequence[Part], squares: Sequence[Any]) -> None:

@@ -64,6 +64,7 @@ def prepare(parts: Sequence[Part], groups: Sequence[GroupOptions], options: Step
     """
     if (
         not parts
+        or not parts[0].params[0].is_cpu
         or options.process_group is not None
         or options.grad_scale is not None
         or options.found_inf is not None
@@ -75,8 +76,7 @@ def prepare(parts: Sequence[Part], groups: Sequence[GroupOptions], options: Step
     for group in groups:
         if isinstance(group.lr, Tensor) or group.lr == 0:
             return None
-    for part in parts:
-        if rounds_randomly(part, groups[part.group]):
+        if group.first_number is not None and any(rounds_randomly(part, groups[part.group]) for part in parts):
             return None
     call = find_call(parts, UNIT * options.unit_step | PROPAGATE * (options.nonfinite == "propagate"))
     return None if call is None else partial(step, call=call)
