@@ -9,7 +9,7 @@ pytest.importorskip("optuna", reason='needs the lab: pip install "acmo[lab]"')
 from acmo.lab.published import Published, seconds_per_step
 from acmo.lab.questions import answer_questions, count_near_the_best
 from acmo.lab.results.run_record import CurvePoint
-from tests.support.lab_published import published, record, text
+from tests.support.lab_published import published, record, text, without_tuning
 
 AS_FAST = "RowACMo trains Transformers as fast as AdamW or faster, with half of its state"
 
@@ -35,7 +35,10 @@ def test_calibration_is_judged_against_the_better_plain_momentum():
     assert "row − row, plain β = 0.95: −0.099 [" in found["Calibration matters"].numbers
     assert found["int8 moments cost nothing"].verdict == "holds"
     levels["spectral"] = 1.0
-    assert verdicts(ablation=published("ablation", levels))["Calibration matters"] == "does not hold"
+    ablation = published("ablation", levels)
+    assert verdicts(ablation=ablation)["Calibration matters"] == "does not hold"
+    untuned = without_tuning(ablation, "spectral, plain β = 0.9")
+    assert verdicts(ablation=untuned)["Calibration matters"] == "not judged"
 
 
 def test_what_is_near_the_best_is_counted_among_diverged_rates():
@@ -56,6 +59,7 @@ def test_tuning_holds_where_as_many_rates_are_near_the_best():
     both = {"text_char": text(), "multi30k": text("multi30k")}
     assert verdicts(**both)[TUNING] == "holds"
     assert verdicts(text_char=text())[TUNING] == "not judged"
+    assert verdicts(text_char=text(), multi30k=without_tuning(text("multi30k"), "adamw"))[TUNING] == "not judged"
     far = record("row-acmo", 0, 9.0, metric="bits_per_byte", phase="tune", settings={"lr": 3.0})
     both["multi30k"] = Published("multi30k", both["multi30k"].tasks, [*both["multi30k"].runs, far])
     assert verdicts(**both)[TUNING] == "does not hold"

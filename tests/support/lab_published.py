@@ -35,6 +35,13 @@ def published(name, levels, *, metric="bits_per_byte", best="min", diverged=()):
     return Published(name, [{"task": "t", "metric": metric, "best": best, "seeds": SEEDS, "rows": rows}], runs)
 
 
+def without_tuning(found, *labels):
+    """Return the comparison as if these optimizers had one setting: without tuning runs, and without their scores."""
+    runs = [run for run in found.runs if run.label not in labels or run.role == "final"]
+    rows = [{**row, "valid": None} if row["label"] in labels else row for row in found.task["rows"]]
+    return Published(found.name, [{**found.task, "rows": rows}], runs)
+
+
 def text(name="text-char", **levels):
     usual = {"spectral-acmo": 1.0, "muon": 1.1, "row-acmo": 1.2, "adamw": 1.3}
     return published(name, {**usual, **{key.replace("_", "-"): level for key, level in levels.items()}})

@@ -103,6 +103,8 @@ def _tuning(published: Mapping[str, Published]) -> Answer:
         if found is None:
             continue
         counts = [count_near_the_best(found, label) for label in ("row-acmo", "adamw")]
+        if not all(tried for _, tried in counts):
+            continue
         shares.append([near / tried for near, tried in counts])
         texts = [f"{near} of {tried}" for near, tried in counts]
         numbers.append(f"{task}: {texts[0]} against {texts[1]} rates tried")
@@ -118,11 +120,14 @@ def _tuning(published: Mapping[str, Published]) -> Answer:
 def count_near_the_best(found: Published, label: str) -> tuple[int, int]:
     """Return how many of an optimizer's tuning runs end within one interval of its best, and of how many.
 
-    The interval is the length of the 95 % interval of the chosen setting's test score over seeds.
+    The interval is the length of the 95 % interval of the chosen setting's test score over seeds. An optimizer with one
+    setting has no tuning runs.
     """
     row, best, metric = found.rows[label], found.task["best"], found.task["metric"]
-    width = row["test"]["high"] - row["test"]["low"]
     runs = [run for run in found.runs if run.label == label and run.phase == "tune"]
+    if not runs:
+        return 0, 0
+    width = row["test"]["high"] - row["test"]["low"]
     scores = [run.score_on("valid", metric) if run.status == "finished" else None for run in runs]
     known = [score for score in scores if score is not None]
     top = max(known) if best == "max" else min(known)
@@ -146,7 +151,7 @@ def _calibration(published: Mapping[str, Published]) -> Answer:
     for label in ("row", "spectral"):
         plain = [f"{label}, plain β = {beta}" for beta in ("0.9", "0.95")]
         found = find(published, "ablation", label, *plain)
-        if found is None:
+        if found is None or any(found.rows[name]["valid"] is None for name in plain):  # not tuned: nothing to choose by
             return Answer(question, NOT_JUDGED, "")
         rows = found.rows
         rival = min(plain, key=lambda name: rows[name]["valid"])

@@ -87,6 +87,18 @@ def test_digits_has_as_many_rates_for_everyone(acmo):
     assert "What is not given comes from the preset digits." in out
 
 
+def test_dry_run_counts_no_tuning_of_an_only_setting(acmo):
+    code, out, err = acmo("compare", "--preset", "evidence/gpt-10m", "--dry-run")
+    assert code == 0, err
+    assert "text:char/small: 4 runs of 600 steps, 2,400 steps in all." in out
+    assert "An optimizer with one setting is not tuned." in out
+    assert "at the edge of its grid" not in out
+    code, out, err = acmo("tune", "digits", "--optimizer", "adam", "--try", "lr=0.001", "--dry-run")
+    assert code == 0, err
+    assert "digits: 1 runs" in out
+    assert "is not tuned" not in out
+
+
 def test_task_that_cannot_refit_says_so_before_anything_runs(acmo, tmp_path):
     (tmp_path / "a.txt").write_text("to be or not to be\n" * 500)
     code, _, err = acmo("compare", "text:char", "--data", "a.txt", "--refit-on-all", "--optimizers", "sgd", "--dry-run")

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from acmo.lab.config.grids import check_names, drawn_points, grid_of, points_of, run_counts
+from acmo.lab.config.grids import check_names, drawn_points, grid_of, only_setting, points_of, run_counts
 from acmo.lab.config.plan import make_plan
 from acmo.lab.config.preset_files import presets, read_toml
 from acmo.lab.config.run_options import run_config
@@ -93,10 +93,22 @@ def test_a_value_named_twice_is_tried_once():
     assert points_of(grid_of(p, p.contenders()[0])) == [{"lr": 0.1}, {"lr": 0.01}]
 
 
+@pytest.mark.parametrize("drawn", [{}, {"sampler": "random", "trials": 3}, {"sampler": "tpe", "trials": 3}])
+def test_one_setting_is_tuned_only_without_final_runs(drawn):
+    fixed = {"label": "fixed", "optimizer": "sgd", "settings": {"lr": 0.1}}
+    p = plan(optimizers=["adam"], contender=[fixed], grids={"adam": {"lr": [0.1, 0.01, 0.001]}}, seeds=2, **drawn)
+    assert run_counts(p) == {"adam": {"tune": 3, "final": 2}, "fixed": {"tune": 0, "final": 2}}
+    assert only_setting(p, p.contenders()[0]) is None
+    assert only_setting(p, p.contenders()[1]) == {"lr": 0.1}
+    tuned = run_counts(p, final=False)
+    assert tuned["adam"] == {"tune": 3, "final": 0}
+    assert tuned["fixed"]["tune"] >= 1
+
+
 def test_random_draws_from_a_small_grid_are_distinct_points(tmp_path):
     assert drawn_points({"x": ["a", "b"]}, 9, seed=0) in ([{"x": "a"}, {"x": "b"}], [{"x": "b"}, {"x": "a"}])
     p = plan(optimizers=["sgd"], sampler="random", trials=3, grids={"sgd": {"lr": [0.1]}})
-    assert run_counts(p)["sgd-momentum"]["tune"] == 1
+    assert run_counts(p, final=False)["sgd-momentum"]["tune"] == 1
     spec = tuning_spec(p, p.contenders()[0], "digits", Score("accuracy", "max"))
     with Studies(Store(sqlite_in(tmp_path)), [spec]) as studies:
         studies.enqueue()

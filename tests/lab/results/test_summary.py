@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from acmo.lab.report.publish import verdict
 from acmo.lab.results.run_record import Score
 from acmo.lab.results.stats import NO_DIFFERENCE
-from acmo.lab.results.summary import choose
+from acmo.lab.results.summary import choose, describe_untuned
 from acmo.lab.results.tables import flatten
 from tests.support.lab_rows import full_rows, row, summary_of
 
@@ -38,6 +39,18 @@ def test_optimizer_that_always_diverges_has_no_score():
     assert by_label["adam"]["rank"] is None
     assert by_label["acmo"]["budget"] == pytest.approx([0.45, 0.9])  # half of the single draws diverge, and count as 0
     assert task["target"]["from"] == ["sgd-momentum"]
+
+
+def test_only_setting_that_diverges_keeps_its_row():
+    rows = [r for r in full_rows(0.9) if r.label != "adam"] + [row("adam", "final", s, 3.0, None) for s in (1, 2)]
+    task = summary_of(rows, grids={"adam": {"lr": [3.0]}})
+    adam = task["rows"][2]
+    assert (adam["settings"], adam["rank"], adam["tried"]) == ({"lr": 3.0}, None, 0)
+    assert adam["diverged"] == {"tune": 0, "final": 2}
+    assert task["target"]["from"] == ["sgd-momentum"]
+    assert describe_untuned(task["rows"]) == "With one setting, so not tuned: Adam."
+    assert describe_untuned(task["rows"][:2]) == ""
+    assert "lr=3 (2 of 2 seeds diverged) |" in verdict(task)[4]
 
 
 def test_the_budget_curve_is_of_test_scores_when_those_were_read():

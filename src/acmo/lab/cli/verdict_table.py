@@ -11,7 +11,7 @@ from rich.text import Text
 from acmo.lab.config.grids import describe
 from acmo.lab.results.run_record import RunRecord, Score
 from acmo.lab.results.stats import NO_DIFFERENCE
-from acmo.lab.results.summary import explain_no_setting, select
+from acmo.lab.results.summary import describe_untuned, explain_no_setting, select
 from acmo.lab.studies.progress import clock
 
 WIDE, NARROW = 100, 80  # columns of a terminal
@@ -84,6 +84,8 @@ def _caption(task: Row, percent: bool, wide: bool) -> str:
         parts.append("vs: paired difference; in brackets: no difference shown (95 % interval over 0, or few seeds).")
     if task["weight_decay"] is not None:
         parts.append(f"Weight decay {task['weight_decay']:g} for all: the best for sgd-momentum.")
+    if untuned := describe_untuned(task["rows"]):
+        parts.append(untuned)
     beyond = [
         f"{row['title']} by {', '.join(f'{lr:g}' for lr in row['extended'])}"
         for row in task["rows"]

@@ -105,14 +105,31 @@ def planned_points(plan: Plan, grid: Grid) -> list[dict[str, Any]]:
     return points_of(grid) if plan.sampler == "grid" else []
 
 
-def run_counts(plan: Plan) -> dict[str, dict[str, int]]:
-    """Return by contender how many runs tune it, and how many repeat its best setting, on one task."""
+def only_setting(plan: Plan, contender: Contender, fixed_decay: float | None = None) -> dict[str, Any] | None:
+    """Return the setting of a contender that has no other, so that there is nothing to tune; None if it has several.
+
+    Its learning rate is not extended either: a grid with one rate has no ratio.
+    """
+    grid = grid_of(plan, contender, fixed_decay)
+    points = points_of(grid) if plan.sampler == "tpe" else planned_points(plan, grid)
+    return {**contender.settings, **points[0]} if len(points) == 1 else None
+
+
+def run_counts(plan: Plan, *, final: bool = True) -> dict[str, dict[str, int]]:
+    """Return by contender how many runs tune it, and how many repeat its best setting, on one task.
+
+    Args:
+      plan: the comparison.
+      final: the best settings are repeated, and an only setting is not tuned; False: all are tuned, none is repeated.
+    """
     counts = {}
     for contender in plan.contenders():
         decay = 0.0 if plan.protocol == "fixed-wd" and contender.label != "sgd-momentum" else None
         points = planned_points(plan, grid_of(plan, contender, decay))
         tune = plan.trials if plan.trials and plan.sampler == "tpe" else len(points)
-        counts[contender.label] = {"tune": tune, "final": plan.seeds}
+        if final and only_setting(plan, contender, decay) is not None:
+            tune = 0
+        counts[contender.label] = {"tune": tune, "final": plan.seeds if final else 0}
     return counts
 
 

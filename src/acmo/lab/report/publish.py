@@ -22,7 +22,7 @@ from acmo.lab.report.paper_figures import draw, draw_rates
 from acmo.lab.report.training_losses import tabulate_losses
 from acmo.lab.results.comparison_folder import Comparison, load, write_head
 from acmo.lab.results.run_files import read_json
-from acmo.lab.results.summary import explain_no_setting, flat_rows, summarise
+from acmo.lab.results.summary import describe_untuned, explain_no_setting, flat_rows, summarise
 from acmo.lab.results.tables import Row, write_csv, write_lines
 
 FORMATS = ("svg", "png")
@@ -144,6 +144,8 @@ def verdict(task: Row) -> list[str]:
             setting += f" (grid extended by {words.rates(row['extended'])})"
         if row.get("pruned"):
             setting += f" ({row['pruned']} of {row['tried']} settings pruned)"
+        if row["diverged"]["final"]:
+            setting += f" ({row['diverged']['final']} of {words.count(len(task['seeds']), 'seed')} diverged)"
         cells = [_text(row["title"]), words.interval(row["test"], metric)]
         cells += [difference(row["differences"].get(other), metric) for other in others]
         lines.append(_line([*cells, steps, words.figure(cost["state_bytes_per_parameter"], ".1f"), _text(setting)]))
@@ -159,6 +161,8 @@ def verdict(task: Row) -> list[str]:
         lines[-1] += f" The target is {words.score(task['target']['score'], metric)} in validation, set from {setters}."
     if task["weight_decay"] is not None:
         lines[-1] += f" Weight decay is {task['weight_decay']:g} for all, the best for SGD-momentum."
+    if untuned := describe_untuned(task["rows"]):
+        lines[-1] += f" {_text(untuned)}"
     lines[-1] += words.counted(task.get("counted"))
     return lines
 

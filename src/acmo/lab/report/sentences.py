@@ -7,6 +7,7 @@ from acmo.lab.report import angles, speed, tuning, words
 from acmo.lab.report.curves import last
 from acmo.lab.report.evidence import Contestant
 from acmo.lab.results.run_record import RunRecord
+from acmo.lab.results.summary import describe_untuned
 from acmo.lab.results.tables import Row
 
 MOST_BANDS = 4  # more curves are shown without their bands, unless the reader switches them on
@@ -17,8 +18,8 @@ def verdict(task: Row) -> str:
     metric, rows = task["metric"], task["rows"]
     scored = sorted((r for r in rows if r["rank"] is not None), key=lambda r: r["rank"])
     if not scored:
-        tuned = sum(c.tuned != [] for c in task["contestants"])
-        return f"No test score yet on {task['task']}: {tuned} of {words.count(len(rows), 'optimizer')} tried so far."
+        tried = sum(c.shown != [] for c in task["contestants"])
+        return f"No test score yet on {task['task']}: {tried} of {words.count(len(rows), 'optimizer')} tried so far."
     first = scored[0]
     ties = [r["title"] for r in scored if r["rank"] == 1]
     best = "highest" if task["best"] == "max" else "lowest"
@@ -123,6 +124,7 @@ def tuned(task: Row, series: Sequence[Row], budgets: Sequence[Row]) -> str:
     beyond = [f"{r['title']} by {words.rates(r['extended'])}" for r in task["rows"] if r.get("extended")]
     if beyond:
         parts.append(f"Grids were extended, since the best learning rate was at the edge: {'; '.join(beyond)}.")
+    parts.append(describe_untuned(task["rows"]))
     runs = [run for c in task["contestants"] for run in c.tuned]
     ended = [run.status for run in runs]
     if runs:
@@ -135,7 +137,7 @@ def tuned(task: Row, series: Sequence[Row], budgets: Sequence[Row]) -> str:
         )
     if "failed" in ended:
         parts.append(f"{ended.count('failed')} failed with an error.")
-    return " ".join(parts) or "Nothing was tuned yet."
+    return " ".join(filter(None, parts)) or "Nothing was tuned yet."
 
 
 def target(task: Row, series: Sequence[Row]) -> str:

@@ -120,7 +120,7 @@ def load(folder: Path | str) -> Comparison:
         if name not in here and (row.get("folder") is None or not (folder / row["folder"]).is_dir()):
             row["folder"] = None
     belongs = _Membership(plan, head.get("grids"))
-    runs = [RunRecord.from_json(row) for row in found.values() if belongs(row)]
+    runs = [RunRecord.from_json(row) for row in belongs.drop_abandoned(list(filter(belongs, found.values())))]
     order = {label: i for i, label in enumerate(belongs.labels)}
     runs.sort(key=lambda r: (r.task, order.get(r.label, len(order)), r.role != "tune", r.seed, r.run))
     stated, summary = head.get("provenance", {}), read_json(folder / SUMMARY)
@@ -195,6 +195,22 @@ class _Membership:
         if self.plan.get("protocol") == "fixed-wd" and row["label"] != "sgd-momentum":
             grid = {**grid, "weight_decay": [settings.get("weight_decay")]}  # SGD-momentum's best, whatever that is
         return settings.keys() <= grid.keys() and not [o for o in grid if settings.get(o) not in grid[o]]
+
+    def drop_abandoned(self, rows: list[Row]) -> list[Row]:
+        """Leave out unfinished tuning runs of an only setting that final runs repeat: an earlier version began them."""
+        repeated = {(row["task"], row["label"]) for row in rows if row["role"] == "final"}
+        return [
+            row
+            for row in rows
+            if not (row["role"] == "tune" and row["status"] == "unfinished")
+            or (row["task"], row["label"]) not in repeated
+            or not self._has_one_setting(row["label"])
+        ]
+
+    def _has_one_setting(self, label: str) -> bool:
+        grid = self.grids.get(label)
+        fixed = self.plan.get("protocol") == "fixed-wd" and label != "sgd-momentum"
+        return grid is not None and all(len(grid[o]) == 1 for o in grid if not (fixed and o == "weight_decay"))
 
     def _grids(self) -> dict[str, Grid]:
         """Return the grids of a comparison of an earlier version, which did not store them."""

@@ -6,8 +6,8 @@ from operator import itemgetter
 from typing import Any, Literal
 
 from acmo.lab.config.extension import extends
-from acmo.lab.config.grids import Grid, grid_of, title_of
-from acmo.lab.config.plan import Plan
+from acmo.lab.config.grids import Grid, grid_of, only_setting, title_of
+from acmo.lab.config.plan import Contender, Plan
 from acmo.lab.results import stats, ties
 from acmo.lab.results.losses import summarise_losses
 from acmo.lab.results.run_record import RunRecord, Score
@@ -33,6 +33,28 @@ def choose(runs: Iterable[RunRecord], score: Score) -> RunRecord | None:
     return ordered[0] if ordered and ordered[0].score_on("valid", score.metric) is not None else None
 
 
+def choose_settings(
+    plan: Plan, contender: Contender, tuned: Iterable[RunRecord], score: Score, fixed_decay: float | None = None
+) -> dict[str, Any] | None:
+    """Return the setting that the final runs repeat: the only one, or the best on validation data.
+
+    Args:
+      plan: the comparison.
+      contender: one of its contenders.
+      tuned: its tuning runs on a task.
+      score: what counts on the task.
+      fixed_decay: under ``fixed-wd``, the weight decay that SGD-momentum chose.
+
+    Returns:
+      The optimizer's options; None if there are several settings and no run of them finished.
+    """
+    only = only_setting(plan, contender, fixed_decay)
+    if only is not None:
+        return only
+    pick = choose(tuned, score)
+    return pick.settings if pick else None
+
+
 def summarise(plan: Plan, runs: Iterable[RunRecord], scores: Mapping[str, Score]) -> Row:
     """Return what ``summary.json`` holds: for each task, its target and a row for each contender.
 
@@ -51,8 +73,12 @@ def _task(plan: Plan, task: str, runs: list[RunRecord], score: Score) -> Row:
     failed = [run for run in runs if run.status == "failed"]
     runs = [run for run in runs if run.status != "failed"]
     by_label = {c.label: [r for r in runs if r.label == c.label] for c in contenders}
-    picked = {label: choose(_of(rs, "tune"), score) for label, rs in by_label.items()}
-    finals = {label: _finals(rs, picked[label]) for label, rs in by_label.items()}
+    chosen: dict[str, dict[str, Any] | None] = {}
+    for contender in sorted(contenders, key=_follows_sgd):  # under fixed-wd, they take over its weight decay
+        decay = _fixed_decay(plan, chosen) if _follows_sgd(contender) else None
+        tuned = _of(by_label[contender.label], "tune")
+        chosen[contender.label] = choose_settings(plan, contender, tuned, score, decay)
+    finals = {label: _finals(rs, chosen[label]) for label, rs in by_label.items()}
 
     # Set from the tuned baselines alone; nothing of ACMo's has been looked at here.
     reference = [b for b in plan.baselines if b in by_label] or [c.label for c in contenders if c.optimizer != "acmo"]
@@ -65,7 +91,7 @@ def _task(plan: Plan, task: str, runs: list[RunRecord], score: Score) -> Row:
     pairs = ties.compare_pairs(tests, best)
     rank = stats.ranks({label: i.mean for label, i in intervals.items()}, best, lost)
     groups = ties.group_ties(rank, pairs)
-    decay = _fixed_decay(plan, picked)
+    decay = _fixed_decay(plan, chosen)
     split: Split = "test" if plan.test_every_setting else "valid"
     known = _present([r.score_on(split, metric) for r in runs])
     losses = summarise_losses(finals, plan.baselines)
@@ -73,8 +99,8 @@ def _task(plan: Plan, task: str, runs: list[RunRecord], score: Score) -> Row:
     for contender in contenders:
         label = contender.label
         tuned = _of(by_label[label], "tune")
-        final, pick = finals[label], picked[label]
-        grid = grid_of(plan, contender, None if label == "sgd-momentum" else decay)
+        final, pick, settings = finals[label], choose(tuned, score), chosen[label]
+        grid = grid_of(plan, contender, decay if _follows_sgd(contender) else None)
         beyond = _beyond(plan, grid, tuned)
         table.append(
             {
@@ -91,9 +117,9 @@ def _task(plan: Plan, task: str, runs: list[RunRecord], score: Score) -> Row:
                     if other in tests and other != label
                 },
                 "to_target": stats.time_to_target([r.curve for r in final], target, best)._asdict(),
-                "settings": pick.settings if pick else None,
+                "settings": settings,
                 "valid": pick.score_on("valid", metric) if pick else None,
-                "edges": stats.edges(pick.settings, _tried_grid(grid, beyond)) if pick else [],
+                "edges": stats.edges(settings, _tried_grid(grid, beyond)) if settings is not None else [],
                 "extended": beyond,
                 "tried": len(tuned),
                 "diverged": {"tune": _diverged(tuned), "final": lost[label]},
@@ -145,6 +171,13 @@ def explain_no_setting(row: Mapping[str, Any]) -> str:
     return f"{text}: {failed['reason']}" if failed else text
 
 
+def describe_untuned(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return which rows of the summary have a setting without a tuning run, as a sentence; empty if there is none."""
+    known = [row for row in rows if row["settings"] is not None]
+    titles = [row["title"] for row in known if not (row["tried"] or row.get("failed", {}).get("tune"))]
+    return f"With one setting, so not tuned: {', '.join(titles)}." if titles else ""
+
+
 def _failures(failed: Sequence[RunRecord]) -> Row:
     """Return how many runs failed and the error of the last, as ``failed``; nothing if none did."""
     if not failed:
@@ -158,8 +191,8 @@ def _of(runs: Iterable[RunRecord], role: str) -> list[RunRecord]:
     return [run for run in runs if run.role == role]
 
 
-def _finals(runs: Iterable[RunRecord], pick: RunRecord | None) -> list[RunRecord]:
-    return [r for r in _of(runs, "final") if pick is not None and r.settings == pick.settings]
+def _finals(runs: Iterable[RunRecord], chosen: dict[str, Any] | None) -> list[RunRecord]:
+    return [r for r in _of(runs, "final") if r.settings == chosen]
 
 
 def _within(metric: str, found: stats.Interval) -> stats.Interval:
@@ -173,9 +206,13 @@ def _present(values: Iterable[float | None]) -> list[float]:
     return [v for v in values if v is not None]
 
 
-def _fixed_decay(plan: Plan, picked: Mapping[str, RunRecord | None]) -> float | None:
-    sgd = picked.get("sgd-momentum")
-    return sgd.settings.get("weight_decay", 0.0) if plan.protocol == "fixed-wd" and sgd else None
+def _follows_sgd(contender: Contender) -> bool:
+    return contender.label != "sgd-momentum"
+
+
+def _fixed_decay(plan: Plan, chosen: Mapping[str, dict[str, Any] | None]) -> float | None:
+    sgd = chosen.get("sgd-momentum")
+    return sgd.get("weight_decay", 0.0) if plan.protocol == "fixed-wd" and sgd is not None else None
 
 
 def _beyond(plan: Plan, grid: Grid, tuned: Iterable[RunRecord]) -> list[float]:

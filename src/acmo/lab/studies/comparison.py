@@ -3,7 +3,6 @@
 import json
 import os
 import sys
-from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +14,9 @@ from acmo.lab.config.grids import check_names, grid_of, run_counts, tried_values
 from acmo.lab.config.plan import Contender, Plan
 from acmo.lab.errors import LabError
 from acmo.lab.redaction import redact_passwords, redact_value
-from acmo.lab.results.comparison_folder import Comparison, read_head, write_head, write_summary
+from acmo.lab.results.comparison_folder import Comparison, load, read_head, write_head, write_summary
 from acmo.lab.results.run_record import RunRecord
-from acmo.lab.results.summary import choose
+from acmo.lab.results.summary import choose_settings
 from acmo.lab.runs import provenance
 from acmo.lab.studies.progress import Display
 from acmo.lab.studies.spec import Spec
@@ -71,13 +70,14 @@ class Compare:
           final: repeat the best settings; False: tune only.
         """
         self._prepare()
-        counts, tasks = run_counts(self.plan), len(self.plan.tasks)
-        runs = tasks * (sum(map(itemgetter("tune"), counts.values())) + final * self.plan.seeds * len(counts))
+        counts, tasks = run_counts(self.plan, final=final), len(self.plan.tasks)
+        runs = tasks * sum(count["tune"] + count["final"] for count in counts.values())
+        untuned = {label for label, count in counts.items() if not count["tune"]}
         metric = {task: score.metric for task, score in self.scores.items()}
         with Display(self.console, runs, metric, quiet=self.quiet) as display:
             pool = Pool(self.store, self.out, self.size, self.gpus)
             try:
-                for wave in tuning_waves(self.plan):
+                for wave in tuning_waves(self.plan, final=final):
                     self._stage(pool, display, f"tuning {_names([c.label for c in wave])}", self._tuning(wave))
                     for _ in range(LIMIT):
                         if not (specs := self._extensions(wave)):
@@ -86,10 +86,12 @@ class Compare:
                         display.total += sum(map(len, specs))
                         self._stage(pool, display, f"learning rates beyond the grid: {_names(labels)}", specs)
                 if final:
+                    self.records += self._earlier_tuning(untuned)
                     specs = self._final()
                     without_best = tasks * len(counts) - len(specs)
                     display.total -= self.plan.seeds * without_best
-                    what = f"{self.plan.seeds} seed{'s' * (self.plan.seeds > 1)} of the best"
+                    which = "the best" if len(untuned) < len(counts) else "the only setting"
+                    what = f"{self.plan.seeds} seed{'s' * (self.plan.seeds > 1)} of {which}"
                     self._stage(pool, display, what, specs)
             finally:
                 self.failed = pool.failed
@@ -137,53 +139,60 @@ class Compare:
     def _tuning(self, wave: list[Contender]) -> list[Spec]:
         specs = []
         for task, score in self.scores.items():
-            decay = self._fixed_decay(wave, task)
-            specs += [tuning_spec(self.plan, c, task, score, decay, self._fingerprint(task)) for c in wave]
+            for contender in wave:
+                decay = self._fixed_decay(contender, task)
+                specs.append(tuning_spec(self.plan, contender, task, score, decay, self._fingerprint(task)))
         return specs
+
+    def _earlier_tuning(self, untuned: set[str]) -> list[RunRecord]:
+        """Return the finished tuning runs of contenders that are not tuned; earlier versions tuned an only setting."""
+        runs = load(self.out).runs if untuned else []
+        ended = [run for run in runs if run.status not in ("unfinished", "failed")]
+        return [run for run in ended if run.role == "tune" and run.label in untuned]
 
     def _extensions(self, wave: list[Contender]) -> list[Spec]:
         """Return the studies beyond the grids whose best learning rate lies at the edge of what was tried."""
         specs = []
         for task, score in self.scores.items() if extends(self.plan) else ():
-            decay = self._fixed_decay(wave, task)
             for contender in wave:
-                pick = self._pick(contender.label, task)
+                decay = self._fixed_decay(contender, task)
+                chosen = self._chosen(contender, task)
                 grid = grid_of(self.plan, contender, decay)
-                if pick is None or "lr" not in grid:
+                if chosen is None or "lr" not in grid:
                     continue
                 tried = {run.settings["lr"] for run in self._tuned(contender.label, task)}
-                lr = next_rate(grid["lr"], tried, pick.settings["lr"])
-                if lr is not None and _takes_rate(contender, {**pick.settings, "lr": lr}):
+                lr = next_rate(grid["lr"], tried, chosen["lr"])
+                if lr is not None and _takes_rate(contender, {**chosen, "lr": lr}):
                     specs.append(tuning_spec(self.plan, contender, task, score, decay, self._fingerprint(task), lr))
         return specs
 
-    def _fixed_decay(self, wave: list[Contender], task: str) -> float | None:
-        """Return the weight decay that a wave takes over from SGD-momentum; None if it takes over none."""
-        if self.plan.protocol != "fixed-wd" or any(c.label == "sgd-momentum" for c in wave):
+    def _fixed_decay(self, contender: Contender, task: str) -> float | None:
+        """Return the weight decay that a contender takes over from SGD-momentum; None if it takes over none."""
+        if self.plan.protocol != "fixed-wd" or contender.label == "sgd-momentum":
             return None
-        pick = self._pick("sgd-momentum", task)
-        if pick is None:
+        chosen = self._chosen(next(c for c in self.plan.contenders() if c.label == "sgd-momentum"), task)
+        if chosen is None:
             errors = [run.reason for run in self._tuned("sgd-momentum", task) if run.status == "failed"]
             lost = f"failed or diverged on {task} ({errors[-1]})" if errors else f"diverged on {task}"
             raise LabError(f"every setting of sgd-momentum {lost}: there is no weight decay to fix")
-        decay: float = pick.settings.get("weight_decay", 0.0)
+        decay: float = chosen.get("weight_decay", 0.0)
         return decay
 
     def _final(self) -> list[Spec]:
         specs = []
         for task, score in self.scores.items():
             for contender in self.plan.contenders():
-                pick = self._pick(contender.label, task)
-                if pick is not None:  # else it diverged everywhere, as the summary shows
-                    mark = self._fingerprint(task)
-                    specs.append(final_spec(self.plan, contender, task, score, pick.settings, mark))
+                chosen = self._chosen(contender, task)
+                if chosen is not None:  # else it diverged everywhere, as the summary shows
+                    specs.append(final_spec(self.plan, contender, task, score, chosen, self._fingerprint(task)))
         return specs
 
     def _fingerprint(self, task: str) -> str | None:
         return self.data[task]["fingerprint"]  # type: ignore[no-any-return]
 
-    def _pick(self, label: str, task: str) -> RunRecord | None:
-        return choose(self._tuned(label, task), self.scores[task])
+    def _chosen(self, contender: Contender, task: str) -> dict[str, Any] | None:
+        tuned, decay = self._tuned(contender.label, task), self._fixed_decay(contender, task)
+        return choose_settings(self.plan, contender, tuned, self.scores[task], decay)
 
     def _tuned(self, label: str, task: str) -> list[RunRecord]:
         return [r for r in self.records if (r.label, r.task, r.role) == (label, task, "tune")]

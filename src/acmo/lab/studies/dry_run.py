@@ -24,15 +24,15 @@ def describe_plan(
     here = plan.data is not None  # nothing is downloaded to look at a plan
     tasks = check(plan, data=here)
     check_folder(plan, out, {name: describe_data(task) for name, task in tasks.items()} if here else None)
-    counts = run_counts(plan)
+    counts = run_counts(plan, final=final)
     lengths = [_length(plan, task) for task in plan.tasks]
     table = Table(title=escape(plan.title) or None)
     for column in ("optimizer", "tuning runs", "final runs"):
         table.add_column(column, justify="left" if column == "optimizer" else "right")
     tune = sum(c["tune"] for c in counts.values())
-    seeds = sum(c["final"] for c in counts.values()) if final else 0
+    seeds = sum(c["final"] for c in counts.values())
     for label, c in counts.items():
-        table.add_row(escape(label), str(c["tune"]), str(c["final"] if final else 0))
+        table.add_row(escape(label), str(c["tune"]), str(c["final"]))
     table.add_row("all", str(tune), str(seeds), style="bold")
     console.print(table)
     runs = tune + seeds
@@ -40,12 +40,14 @@ def describe_plan(
         console.print(
             f"{task}: {runs} runs of {count} {unit}, {runs * count:,} {unit} in all.", highlight=False, markup=False
         )
-    if extends(plan):
+    if any(not c["tune"] for c in counts.values()):
+        console.print("An optimizer with one setting is not tuned.", highlight=False)
+    if extends(plan) and tune:
         console.print(
             f"Where a best learning rate is at the edge of its grid, up to {LIMIT} more are tried (--no-extend: none).",
             highlight=False,
         )
-    if plan.prune:
+    if plan.prune and tune:
         console.print("Tuning runs that fall behind after 25 % or 50 % of their steps are stopped.", highlight=False)
     size, gpus = pool_size(plan.device, workers)
     kind = f"on {gpus} GPU{'s' * (gpus > 1)}" if gpus else "with one thread each"

@@ -4,7 +4,7 @@ import hashlib
 import json
 from typing import Any
 
-from acmo.lab.config.grids import grid_of, planned_points
+from acmo.lab.config.grids import grid_of, planned_points, run_counts
 from acmo.lab.config.plan import Contender, Plan, slug
 from acmo.lab.config.run_options import run_config
 from acmo.lab.results.run_record import Role, Score
@@ -62,12 +62,16 @@ def final_spec(
     return _spec(plan, contender, task, score, "final", {"run": run}, points=points)
 
 
-def tuning_waves(plan: Plan) -> list[list[Contender]]:
-    """Return which contenders are tuned together: under ``fixed-wd``, SGD-momentum first, for its weight decay."""
-    everyone = plan.contenders()
-    if plan.protocol != "fixed-wd":
-        return [everyone]
-    first = [c for c in everyone if c.label == "sgd-momentum"]
+def tuning_waves(plan: Plan, *, final: bool = True) -> list[list[Contender]]:
+    """Return which contenders are tuned together: under ``fixed-wd``, SGD-momentum first, for its weight decay.
+
+    Args:
+      plan: the comparison.
+      final: final runs follow, so a contender with one setting is not tuned.
+    """
+    counts = run_counts(plan, final=final)
+    everyone = [c for c in plan.contenders() if counts[c.label]["tune"]]
+    first = [c for c in everyone if plan.protocol == "fixed-wd" and c.label == "sgd-momentum"]
     return [wave for wave in (first, [c for c in everyone if c not in first]) if wave]
 
 
