@@ -12,7 +12,7 @@ from acmo.lab.errors import LabError
 from acmo.lab.runs import checkpoints
 from acmo.lab.runs.run_folder import run
 from acmo.lab.studies.comparison import Compare, check
-from acmo.lab.studies.stages import tuning_spec
+from acmo.lab.studies.stages import final_spec
 from acmo.lab.studies.storage import Store, sqlite_in
 from tests.support.lab_runs import Stop, stop_at
 from tests.support.paths import SUPPORT
@@ -51,7 +51,7 @@ def test_damaged_checkpoint_is_named_on_the_console(tmp_path):
     comparison, shown = compare(tmp_path, **values)
     plan = comparison.plan
     task = check(plan)[plan.tasks[0]]
-    spec = tuning_spec(plan, plan.contenders()[0], plan.tasks[0], task.score, None, task.fingerprint())
+    spec = final_spec(plan, plan.contenders()[0], plan.tasks[0], task.score, {"lr": 0.1}, task.fingerprint())
     config = spec.config(spec.points[0])
     folder = tmp_path / spec.folder / config.run_id()
     with pytest.raises(Stop):
