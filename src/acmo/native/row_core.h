@@ -1,7 +1,6 @@
 /* The loops over rows and columns in one arithmetic; row_loops.c includes this once with REAL = float, once with double.
  *
- * It defines NAME(…) for: the vector type V of REAL, its bits U, ENTRIES per vector, load and store; the vector S of doubles that
- * sums are in, SUMS per vector. */
+ * It defines NAME(…) for: the vector type V of REAL, its bits U, ENTRIES per vector, load and store, and add_products. */
 #define FULL (n - n % LANES)
 #define EACH_VECTOR _Pragma("GCC unroll 16") for (int k = 0; k < LANES / NAME(ENTRIES); k++)
 #define AT(x) (x + i + k * NAME(ENTRIES))
@@ -13,38 +12,6 @@ INLINE NAME(V) NAME(load)(const REAL *x, int64_t left) {
 INLINE void NAME(store)(REAL *x, NAME(V) v, int64_t left) {
     if (left >= LANES) memcpy(x, &v, sizeof v);
     else NAME(store_first)(x, v, left);
-}
-
-typedef struct { NAME(S) part[LANES / NAME(SUMS)]; } NAME(lanes);
-#define EACH_PART _Pragma("GCC unroll 8") for (int i = 0; i < LANES / NAME(SUMS); i++)
-#define EACH_SUM _Pragma("GCC unroll 4") for (int k = plain; k < ACMO_ROW_SUMS; k++)
-
-/* Not {0}: gcc fills an array of these with `rep stos`, which takes longer than a short row. */
-INLINE NAME(lanes) NAME(no_sum)(void) {
-    NAME(lanes) sum;
-    EACH_PART sum.part[i] = (NAME(S)){0};
-    return sum;
-}
-/* Part by part: gcc copies a whole struct by way of the stack. */
-INLINE NAME(lanes) NAME(load_lanes)(const double *x) {
-    NAME(lanes) sum;
-    EACH_PART memcpy(&sum.part[i], x + i * NAME(SUMS), sizeof(NAME(S)));
-    return sum;
-}
-INLINE void NAME(store_lanes)(double *x, const NAME(lanes) *sum) {
-    EACH_PART memcpy(x + i * NAME(SUMS), &sum->part[i], sizeof(NAME(S)));
-}
-INLINE double NAME(total)(const NAME(lanes) *sum) {
-    NAME(S) x[LANES / NAME(SUMS)];
-    EACH_PART x[i] = sum->part[i];
-    _Pragma("GCC unroll 8") for (int half = LANES / NAME(SUMS) / 2; half > 0; half /= 2)
-        _Pragma("GCC unroll 8") for (int i = 0; i < half; i++) x[i] += x[i + half];
-    return NAME(add_vector)(x[0]);
-}
-/* Add x y of LANES entries. What was computed goes through memory: a load converts. */
-INLINE void NAME(add_products)(NAME(lanes) *sum, const REAL *x, const REAL *y) {
-    EACH_PART sum->part[i] = NAME(add_product)(sum->part[i], NAME(load_doubles)(x + i * NAME(SUMS)),
-                                               NAME(load_doubles)(y + i * NAME(SUMS)));
 }
 
 /* A call's numbers in this arithmetic. */
@@ -71,25 +38,17 @@ INLINE NAME(V) NAME(new_moment)(const REAL *p, const REAL *m, const REAL *g, int
 #define LEFT (left >= LANES ? (int64_t)LANES : left - k * NAME(ENTRIES))
 
 INLINE void NAME(add_row)(const REAL *p, const REAL *m, const REAL *g, int64_t left, const NAME(numbers) *x, int plain,
-                          NAME(lanes) sum[ACMO_ROW_SUMS]) {
-    REAL m_rest[LANES], g_new[LANES];
-    if (!plain || left < LANES) {
-        const int64_t i = 0;
-        REAL g_rest[LANES];
-        EACH_VECTOR {
-            NAME(V) g_k = NAME(load)(AT(g), LEFT);
-            NAME(store)(AT(m_rest), NAME(load)(AT(m), LEFT), LANES);
-            NAME(store)(AT(g_rest), g_k, LANES);
-            NAME(store)(AT(g_new), plain ? g_k : NAME(gradient)(g_k, NAME(load)(AT(p), LEFT), x), LANES);
+                          lanes sum[ACMO_ROW_SUMS]) {
+    const int64_t i = 0;
+    EACH_VECTOR {
+        NAME(V) g_k = NAME(load)(AT(g), LEFT), m_k = NAME(load)(AT(m), LEFT);
+        if (!plain) {
+            NAME(add_products)(&sum[ACMO_RAW], k, g_k, g_k);
+            g_k = NAME(gradient)(g_k, NAME(load)(AT(p), LEFT), x);
         }
-        if (!plain) NAME(add_products)(&sum[ACMO_RAW], g_rest, g_rest);
-        m = m_rest, g = g_new;
-    }
-    EACH_PART {
-        NAME(S) g_i = NAME(load_doubles)(g + i * NAME(SUMS)), m_i = NAME(load_doubles)(m + i * NAME(SUMS));
-        sum[ACMO_GG].part[i] = NAME(add_product)(sum[ACMO_GG].part[i], g_i, g_i);
-        sum[ACMO_GM].part[i] = NAME(add_product)(sum[ACMO_GM].part[i], g_i, m_i);
-        sum[ACMO_MM].part[i] = NAME(add_product)(sum[ACMO_MM].part[i], m_i, m_i);
+        NAME(add_products)(&sum[ACMO_GG], k, g_k, g_k);
+        NAME(add_products)(&sum[ACMO_GM], k, g_k, m_k);
+        NAME(add_products)(&sum[ACMO_MM], k, m_k, m_k);
     }
 }
 
@@ -99,8 +58,8 @@ INLINE void NAME(sum_rows)(const acmo_row_block *block, const NAME(numbers) *x, 
     const REAL *p = block->p, *m = block->m, *g = block->g;
     const int64_t n = block->n, full = FULL;
     for (int64_t r = 0; r < block->rows; r++, p += n, m += n, g += n) {
-        NAME(lanes) sum[ACMO_ROW_SUMS];
-        EACH_SUM sum[k] = NAME(no_sum)();
+        lanes sum[ACMO_ROW_SUMS];
+        for (int k = plain; k < ACMO_ROW_SUMS; k++) sum[k] = no_sum();
         for (int64_t i = 0; i < full; i += LANES) {
             __builtin_prefetch(p + i, 1, 2);
             if (is_long) {
@@ -110,8 +69,8 @@ INLINE void NAME(sum_rows)(const acmo_row_block *block, const NAME(numbers) *x, 
             NAME(add_row)(p + i, m + i, g + i, LANES, x, plain, sum);
         }
         if (full < n) NAME(add_row)(p + full, m + full, g + full, n - full, x, plain, sum);
-        EACH_SUM out[k][r] = NAME(total)(&sum[k]);
-        if (plain) out[ACMO_RAW][r] = out[ACMO_GG][r];
+        for (int k = ACMO_GG; k < ACMO_ROW_SUMS; k++) out[k][r] = total(&sum[k]);
+        out[ACMO_RAW][r] = plain ? out[ACMO_GG][r] : total(&sum[ACMO_RAW]);
     }
 }
 static void NAME(sums)(const acmo_row_block *block, const acmo_row_options *o, acmo_row_sums out) {
@@ -124,17 +83,16 @@ static void NAME(sums)(const acmo_row_block *block, const acmo_row_options *o, a
 static double NAME(new_square)(const acmo_row_block *block, const acmo_row_options *o, double b1, double b2) {
     const REAL *p = block->p, *m = block->m, *g = block->g;
     const NAME(numbers) x = NAME(numbers_of)(o);
-    NAME(lanes) sum = NAME(no_sum)();
+    lanes sum = no_sum();
     for (int64_t i = 0; i < block->n; i += LANES) {
         int64_t left = block->n - i;
-        REAL fresh[LANES];
         EACH_VECTOR {
-            NAME(V) theta, v = NAME(new_moment)(AT(p), AT(m), AT(g), LEFT, &x, x.plain, 1, (REAL)b1, (REAL)b2, &theta, 0);
-            NAME(store)(fresh + k * NAME(ENTRIES), v, LANES);
+            NAME(V) theta, fresh;
+            fresh = NAME(new_moment)(AT(p), AT(m), AT(g), LEFT, &x, x.plain, 1, (REAL)b1, (REAL)b2, &theta, 0);
+            NAME(add_products)(&sum, k, fresh, fresh);
         }
-        NAME(add_products)(&sum, fresh, fresh);
     }
-    return NAME(total)(&sum);
+    return total(&sum);
 }
 
 /* `scaled`: b1 or a1 is not 1. */
@@ -180,27 +138,28 @@ static void NAME(update)(const acmo_row_block *block, const acmo_row_options *o,
 
 /* Columns. Lanes are columns here: each has its own sum, which stays in a register over `rows` rows. The loops over sums and rows
  * are unrolled where `rows` is a constant: else gcc keeps the sums on the stack, and stores them for every row. */
+#define EACH_SUM _Pragma("GCC unroll 4") for (int k = plain; k < ACMO_ROW_SUMS; k++)
 INLINE void NAME(sum_columns)(const acmo_row_block *block, int64_t first, int64_t rows, int64_t stride, const NAME(numbers) *x,
                               int plain, double *const out[ACMO_ROW_SUMS]) {
     const REAL *p = (const REAL *)block->p + first, *m = (const REAL *)block->m + first, *g = (const REAL *)block->g + first;
     const int64_t n = block->n, full = FULL, ahead = 2 * rows * stride;
     for (int64_t i = 0; i < full; i += LANES) {
-        NAME(lanes) sum[ACMO_ROW_SUMS];
-        EACH_SUM sum[k] = NAME(load_lanes)(out[k] + i);
+        lanes sum[ACMO_ROW_SUMS];
+        EACH_SUM sum[k] = load_lanes(out[k] + i);
         _Pragma("GCC unroll 4") for (int64_t r = 0; r < rows; r++) {
             const int64_t at = i + r * stride;
             __builtin_prefetch(g + at + ahead, 0, 2); /* of later rows: they are too short for the hardware */
             __builtin_prefetch(m + at + ahead, 0, 2);
             NAME(add_row)(p + at, m + at, g + at, LANES, x, plain, sum);
         }
-        EACH_SUM NAME(store_lanes)(out[k] + i, &sum[k]);
+        EACH_SUM store_lanes(out[k] + i, &sum[k]);
     }
     if (full == n) return;
-    NAME(lanes) sum[ACMO_ROW_SUMS];
-    EACH_SUM sum[k] = NAME(load_lanes)(out[k] + full);
+    lanes sum[ACMO_ROW_SUMS];
+    EACH_SUM sum[k] = load_lanes(out[k] + full);
     for (int64_t r = 0, at = full; r < rows; r++, at += stride)
         NAME(add_row)(p + at, m + at, g + at, n - full, x, plain, sum);
-    EACH_SUM NAME(store_lanes)(out[k] + full, &sum[k]);
+    EACH_SUM store_lanes(out[k] + full, &sum[k]);
 }
 static void NAME(column_sums)(const acmo_row_block *block, int64_t stride, const acmo_row_options *o,
                               double *const out[ACMO_ROW_SUMS]) {
@@ -213,6 +172,7 @@ static void NAME(column_sums)(const acmo_row_block *block, int64_t stride, const
         if (x.plain) NAME(sum_columns)(block, r * stride, 1, stride, &x, 1, out);
         else NAME(sum_columns)(block, r * stride, 1, stride, &x, 0, out);
 }
+#undef EACH_SUM
 
 INLINE NAME(V) NAME(column_moment)(const REAL *p, const REAL *m, const REAL *g, int64_t left, const NAME(numbers) *x, int plain,
                                    NAME(V) live, const REAL *b1, const REAL *b2, NAME(V) *theta) {
@@ -228,18 +188,16 @@ static void NAME(column_new_squares)(const acmo_row_block *block, int64_t stride
     const NAME(numbers) x = NAME(numbers_of)(o);
     for (int64_t i = 0; i < block->n; i += LANES) {
         int64_t left = block->n - i;
-        NAME(lanes) sum = NAME(load_lanes)(out + i);
-        for (int64_t r = 0; r < block->rows; r++) {
-            REAL fresh[LANES];
+        lanes sum;
+        memcpy(&sum, out + i, sizeof sum);
+        for (int64_t r = 0; r < block->rows; r++)
             EACH_VECTOR {
                 const REAL *p_r = AT(p) + r * stride, *m_r = AT(m) + r * stride, *g_r = AT(g) + r * stride;
                 NAME(V) theta, mask = NAME(load)(AT(live), LEFT);
-                NAME(V) v = NAME(column_moment)(p_r, m_r, g_r, LEFT, &x, x.plain, mask, AT(b1), AT(b2), &theta);
-                NAME(store)(fresh + k * NAME(ENTRIES), v, LANES);
+                NAME(V) fresh = NAME(column_moment)(p_r, m_r, g_r, LEFT, &x, x.plain, mask, AT(b1), AT(b2), &theta);
+                NAME(add_products)(&sum, k, fresh, fresh);
             }
-            NAME(add_products)(&sum, fresh, fresh);
-        }
-        NAME(store_lanes)(out + i, &sum);
+        memcpy(out + i, &sum, sizeof sum);
     }
 }
 INLINE void NAME(step_columns)(const acmo_row_block *block, const acmo_column_factors *f, const NAME(numbers) *x, int plain,
@@ -308,5 +266,3 @@ static double NAME(largest)(const void *x_, int64_t n) {
 #undef EACH_VECTOR
 #undef AT
 #undef LEFT
-#undef EACH_PART
-#undef EACH_SUM

@@ -14,14 +14,40 @@ enum {
     LONG_AHEAD = 512, /* the same while a long row is summed */
     LONG_ROW = 2048,  /* entries of a long row; a gain was measured from 3,072 on (m) and from 4,608 on (g) */
 };
+typedef struct { vd part[LANES / DOUBLES]; } lanes;
 
-/* The sum of a vector's doubles: always of halves, in registers, because rows may be short. */
+/* Not {0}: gcc fills an array of these with `rep stos`, which takes longer than a short row. */
+INLINE lanes no_sum(void) {
+    lanes sum;
+    _Pragma("GCC unroll 8") for (int i = 0; i < LANES / DOUBLES; i++) sum.part[i] = (vd){0};
+    return sum;
+}
+/* Part by part: gcc copies a whole struct by way of the stack. */
+INLINE lanes load_lanes(const double *x) {
+    lanes sum;
+    _Pragma("GCC unroll 8") for (int i = 0; i < LANES / DOUBLES; i++) memcpy(&sum.part[i], x + i * DOUBLES, sizeof(vd));
+    return sum;
+}
+INLINE void store_lanes(double *x, const lanes *sum) {
+    _Pragma("GCC unroll 8") for (int i = 0; i < LANES / DOUBLES; i++) memcpy(x + i * DOUBLES, &sum->part[i], sizeof(vd));
+}
+/* Always halves, in registers: rows may be short. */
+INLINE double total(const lanes *sum) {
+    lanes x = *sum;
+    _Pragma("GCC unroll 8") for (int half = LANES / DOUBLES / 2; half > 0; half /= 2)
+        _Pragma("GCC unroll 8") for (int i = 0; i < half; i++) x.part[i] += x.part[i + half];
+#if ACMO_BYTES == 64
+    __m256d four = _mm512_castpd512_pd256((__m512d)x.part[0]) + _mm512_extractf64x4_pd((__m512d)x.part[0], 1);
+#elif ACMO_BYTES == 32
+    __m256d four = (__m256d)x.part[0];
+#endif
 #if ACMO_BYTES >= 32
-INLINE double add_four(__m256d x) {
-    __m128d two = _mm256_castpd256_pd128(x) + _mm256_extractf128_pd(x, 1);
+    __m128d two = _mm256_castpd256_pd128(four) + _mm256_extractf128_pd(four, 1);
+#else
+    vd two = x.part[0];
+#endif
     return two[0] + two[1];
 }
-#endif
 
 typedef vf float_V;
 typedef vu float_U;
@@ -29,28 +55,11 @@ typedef uint32_t float_bits;
 enum { float_ENTRIES = WIDTH };
 #define float_load_first load_first_float
 #define float_store_first store_first_float
-/* Sums of floats are in vectors of four doubles, with AVX-512 too: four floats are converted as they are loaded, which takes 0.63 of
- * the time of loading a whole vector and converting its halves (Zen 4). */
-#if ACMO_BYTES >= 32
-enum { float_SUMS = 4 };
-typedef double float_S VECTOR(32);
-INLINE float_S float_load_doubles(const float *x) { return (float_S)_mm256_cvtps_pd(_mm_loadu_ps(x)); }
-INLINE float_S float_add_product(float_S sum, float_S a, float_S b) {
-    return (float_S)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)sum);
+INLINE void float_add_products(lanes *sum, int k, vf a, vf b) {
+    vd2 x = widen(a), y = widen(b);
+    sum->part[2 * k] = add_float_product(sum->part[2 * k], x.lo, y.lo);
+    sum->part[2 * k + 1] = add_float_product(sum->part[2 * k + 1], x.hi, y.hi);
 }
-INLINE double float_add_vector(float_S x) { return add_four((__m256d)x); }
-#else
-enum { float_SUMS = DOUBLES };
-typedef vd float_S;
-typedef float float_half VECTOR(ACMO_BYTES / 2);
-INLINE float_S float_load_doubles(const float *x) {
-    float_half h;
-    memcpy(&h, x, sizeof h);
-    return __builtin_convertvector(h, float_S);
-}
-INLINE float_S float_add_product(float_S sum, float_S a, float_S b) { return add_double_product(sum, a, b); }
-INLINE double float_add_vector(float_S x) { return x[0] + x[1]; }
-#endif
 
 INLINE vu float_larger(vu a, vu b) {
 #if ACMO_BYTES == 64
@@ -68,19 +77,9 @@ typedef uint64_t double_bits;
 enum { double_ENTRIES = DOUBLES };
 #define double_load_first load_first_double
 #define double_store_first store_first_double
-enum { double_SUMS = DOUBLES };
-typedef vd double_S;
-INLINE double_S double_load_doubles(const double *x) { double_S v; memcpy(&v, x, sizeof v); return v; }
-#define double_add_product add_double_product
-#if ACMO_BYTES == 64
-INLINE double double_add_vector(double_S x) {
-    return add_four(_mm512_castpd512_pd256((__m512d)x) + _mm512_extractf64x4_pd((__m512d)x, 1));
+INLINE void double_add_products(lanes *sum, int k, vd a, vd b) {
+    sum->part[k] = add_double_product(sum->part[k], a, b);
 }
-#elif ACMO_BYTES == 32
-INLINE double double_add_vector(double_S x) { return add_four((__m256d)x); }
-#else
-INLINE double double_add_vector(double_S x) { return x[0] + x[1]; }
-#endif
 
 INLINE vu64 double_larger(vu64 a, vu64 b) {
     vu64 above = (vu64)(a > b);
