@@ -11,7 +11,7 @@ from torch.optim.optimizer import ParamsT
 
 from acmo import algorithm, native
 from acmo.backends import c_kernel, foreach, foreach_rows, kernel_ops, row_kernel, row_step, rows, two_pass
-from acmo.backends.triton import availability, choice
+from acmo.backends.triton import choice
 from acmo.gather import GroupLists, fill_lists, split_into_parts
 from acmo.newton_schulz import DEFAULT_STEPS
 from acmo.options import check_group, check_groups
@@ -266,13 +266,12 @@ class ACMo(StatefulOptimizer):
         if common["differentiable"] or (common["foreach"] is False and not common["fused"]):
             return algorithm.step
         may_fuse = common["fused"] or (common["fused"] is None and common["foreach"] is None)
-        if by_row and may_fuse and native.kernel() is not None and not torch.compiler.is_compiling():
+        if may_fuse and not row_step.has_call(parts) and choice.is_on_gpu(parts) and not callable(options.psi):
+            return choice.choose(parts, groups, options, by_row, bool(common["fused"]), self._kernel_tables)
+        if by_row and may_fuse and not torch.compiler.is_compiling() and native.kernel() is not None:
             at_once = row_step.prepare(parts, groups, options)
             if at_once is not None:
                 return at_once
-        on_gpu = any([p.params[0].device.type in availability.DEVICE_TYPES for p in parts])  # noqa: C419
-        if may_fuse and on_gpu and not callable(options.psi):
-            return choice.choose(parts, groups, options, by_row, bool(common["fused"]), self._kernel_tables)
         use_kernel = may_fuse and not callable(options.psi) and native.kernel() is not None
         if by_row:
             use_kernel = use_kernel and not torch.compiler.is_compiling()

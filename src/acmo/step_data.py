@@ -21,7 +21,7 @@ class Layout:
     def __init__(self, matches: Callable[..., bool]) -> None:
         self.matches = matches  # (*tensors) → whether they have the same types, dtypes, devices, shapes and strides
         self.are_plain: dict[int, bool] = {}  # of the part with this first index: `tensor_layout.are_plain`
-        self.row_call: Any = None  # `row_step.RowCall` of a step whose first part has this layout
+        self.row_call: Any = None  # `row_step.RowCall` of the last step whose first part had this layout
 
 
 class Part(NamedTuple):

@@ -98,7 +98,7 @@ class CachedGroup:
         self.holds_parameters = PLAIN_TYPES.issuperset(map(type, tensors)) and not any(map(Tensor.is_complex, tensors))
         self.by_row = bool(parts) and parts[0].scope in ROW_KINDS  # nothing is cached of a moment
         position = {i: j for j, i in enumerate(lists.indices)}
-        # Of each part's tensors in the lists; a slice where itemgetter would return no tuple.
+        # Pick a part's gradients from the group's; a slice for one, where itemgetter returns no tuple.
         own = [[position[i] for i in part.indices] for part in parts]
         self.pickers = [itemgetter(*p) if len(p) > 1 else itemgetter(slice(p[0], p[0] + 1)) for p in own]
         self.version_sum = -1  # until a step has left ‖m‖² behind
@@ -199,6 +199,9 @@ class PartCache:
         states: Mapping[Tensor, Any],
     ) -> None:
         """Keep a group's parts, and let go of the groups that were removed."""
+        for cached in self.groups.values():
+            if cached.layout is not None:
+                cached.layout.row_call = None  # it may hold tensors that this group no longer has
         self.groups[id(group)] = CachedGroup(group, lists, parts, states)
         if len(self.groups) > len(groups):
             alive = set(map(id, groups))

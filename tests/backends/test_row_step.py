@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -93,7 +95,7 @@ def test_moments_in_other_memory_are_written_there() -> None:
         for q in opt.param_groups[0]["params"]:
             q.grad = torch.full_like(q, t + 1.0)
         state = opt.state[p]
-        if t == 3:  # as those do who move states to and fro
+        if t == 3:  # as code that offloads states does
             old = {key: state[key].data for key in ("momentum_buffer", "step")}
             before = {key: value.clone() for key, value in old.items()}
             for key, value in before.items():
@@ -102,6 +104,43 @@ def test_moments_in_other_memory_are_written_there() -> None:
     assert all(torch.equal(old[key], before[key]) for key in old)
     assert state["step"] == 4
     torch.testing.assert_close(state["momentum_buffer"], torch.full((6, 4), 4.0 + 0.9 * 4.0))
+
+
+def test_nothing_is_kept_alive_after_the_optimizer_is_gone() -> None:
+    def run() -> list[weakref.ref[Tensor]]:
+        params = [torch.ones(6, 4).requires_grad_(), torch.ones(3).requires_grad_()]
+        opt = RowACMo([{"params": params[:1]}, {"params": params[1:]}], lr=0.1, fused=True)
+        for _ in range(4):
+            for p in params:
+                p.grad = torch.ones_like(p)
+            opt.step()
+        return [weakref.ref(x) for p in params for x in (p, opt.state[p]["momentum_buffer"], opt.state[p]["step"])]
+
+    run()  # what torch imports at its first optimizer keeps that one alive
+    gc.collect()
+    gc.disable()
+    try:
+        assert [x() for x in run()] == [None] * 6
+    finally:
+        gc.enable()
+
+
+def test_a_group_that_was_dropped_is_not_kept_alive() -> None:
+    params = [torch.ones(6, 4).requires_grad_(), torch.ones(4, 6).requires_grad_()]
+    opt = RowACMo([{"params": [p]} for p in params], lr=0.1, fused=True)
+    for t in range(6):
+        for p in params:
+            p.grad = torch.ones_like(p)
+        opt.step()
+        if t == 3:
+            moment = weakref.ref(opt.state.pop(params.pop())["momentum_buffer"])
+            opt.param_groups.pop()
+            opt.param_groups[0]["lr"] = torch.tensor(0.1)  # from now on there is no call of this kind
+            opt.param_groups[0]["momentum"] = 0.5
+            opt.param_groups[0]["norm_scope"] = "row"
+            p = params[0]
+    gc.collect()
+    assert moment() is None
 
 
 def test_a_group_that_is_added_steps_with_the_others() -> None:

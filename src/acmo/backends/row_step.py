@@ -1,12 +1,11 @@
 """A whole step by row in one call of the C kernel, where no other rank, scaler or clipping takes part.
 
 It computes what `acmo.backends.rows` with `acmo.backends.row_kernel.step_part` computes, to the same bits. Small nets
-need it: there a step is its Python, and every operation on a tensor counts. Large ones, too: after a call the caches
-hold nothing of Python, so what can be done before it is.
+need it: there a step is its Python, and every operation on a tensor counts.
 """
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from itertools import chain
 from math import inf, prod
@@ -17,11 +16,11 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from acmo import native
-from acmo.backends.row_kernel import CODES, PROPAGATE, SCOPE_CODES, TABLE_ROWS, UNIT
+from acmo.backends.row_kernel import CODES, PROPAGATE, SCOPE_CODES, TABLE_ROWS, UNIT, RowNumbers
 from acmo.backends.tensor_layout import are_plain
 from acmo.rounding import rounds_randomly
 from acmo.scopes import count_entries
-from acmo.step_data import GroupOptions, Layout, Part, StepFunction, StepOptions, StepRecord
+from acmo.step_data import GroupOptions, Part, StepFunction, StepOptions, StepRecord
 
 
 class PartKind(NamedTuple):
@@ -35,24 +34,33 @@ class PartKind(NamedTuple):
     shapes: tuple[torch.Size, ...]
 
 
+class PartKey(NamedTuple):
+    """What identifies a part from one step to the next: its tensors are the same ones while these are."""
+
+    matches: Callable[..., bool]  # of its layout, which is not kept itself: it keeps the call
+    group: int
+    indices: Sequence[int]
+
+
 class RowCall(NamedTuple):
     """What all calls for the same parts have in common."""
 
     flags: int
-    keys: list[tuple[Layout | None, int, Sequence[int]]]  # of each part: layout, group and indices
-    tensors: list[Tensor]  # θ, m and t, one after the other: those whose addresses come first
+    keys: list[PartKey]
+    tensors: list[Tensor]  # θ, m and t of all parts, in the order of the kernel's addresses
     scales: list[Tensor | None]  # of int8 moments, one per parameter; empty where none is int8
-    written: list[Tensor]
-    layout: "array[int]"
-    places: tuple[tuple[int, tuple[int, ...]], ...]
+    written: list[Tensor]  # whose version counters change
+    columns: "array[int]"  # the kernel's layout of the call
+    places: tuple[tuple[int, tuple[int, ...]], ...]  # as in `StepRecord`
     row_places: tuple[tuple[int, int], ...]
 
     def is_for(self, parts: Sequence[Part], flags: int) -> bool:
         """Return whether a step's parts are those of this call."""
         if len(parts) != len(self.keys) or flags != self.flags:
             return False
-        for (layout, group, indices), part in zip(self.keys, parts, strict=True):
-            if layout is not part.layout or group != part.group or indices is not part.indices:
+        for (matches, group, indices), part in zip(self.keys, parts, strict=True):
+            layout = part.layout
+            if layout is None or layout.matches is not matches or group != part.group or indices is not part.indices:
                 return False
         return True
 
@@ -60,11 +68,10 @@ class RowCall(NamedTuple):
 def prepare(parts: Sequence[Part], groups: Sequence[GroupOptions], options: StepOptions) -> StepFunction | None:
     """Return the function that executes this step in one call; None where the kernel alone cannot do it.
 
-    Quick: it is asked at every step. `acmo.backends.row_kernel.can_step` has the same conditions for one part.
+    Quick: it is asked at every step. Tensors with gaps and spectral parts are left to `acmo.backends.row_kernel`.
     """
     if (
         not parts
-        or not parts[0].params[0].is_cpu
         or options.process_group is not None
         or options.grad_scale is not None
         or options.found_inf is not None
@@ -73,13 +80,20 @@ def prepare(parts: Sequence[Part], groups: Sequence[GroupOptions], options: Step
         or callable(options.psi)
     ):
         return None
+    may_round = False
     for group in groups:
         if isinstance(group.lr, Tensor) or group.lr == 0:
             return None
-        if group.first_number is not None and any(rounds_randomly(part, groups[part.group]) for part in parts):
-            return None
+        may_round = may_round or group.first_number is not None
+    if may_round and any([rounds_randomly(part, groups[part.group]) for part in parts]):  # noqa: C419
+        return None
     call = find_call(parts, UNIT * options.unit_step | PROPAGATE * (options.nonfinite == "propagate"))
     return None if call is None else partial(step, call=call)
+
+
+def has_call(parts: Sequence[Part]) -> bool:
+    """Return whether a call is kept for parts that begin like these; then all of them were on the CPU."""
+    return bool(parts) and parts[0].layout is not None and parts[0].layout.row_call is not None
 
 
 def find_call(parts: Sequence[Part], flags: int) -> RowCall | None:
@@ -88,6 +102,8 @@ def find_call(parts: Sequence[Part], flags: int) -> RowCall | None:
     if first is not None and first.row_call is not None and first.row_call.is_for(parts, flags):
         known: RowCall = first.row_call
         return known
+    if any([part.scope == "spectral" or part.shards for part in parts]):  # noqa: C419
+        return None
     kinds = []
     for part in parts:
         kind = find_kind(part)
@@ -95,7 +111,7 @@ def find_call(parts: Sequence[Part], flags: int) -> RowCall | None:
             return None
         kinds.append(kind)
     call = make_call(parts, tuple(kinds), flags)
-    if first is not None and None not in [part.layout for part in parts]:
+    if first is not None and len(call.keys) == len(parts):
         first.row_call = call
     return call
 
@@ -105,9 +121,7 @@ def find_kind(part: Part) -> PartKind | None:
     p, m = part.params[0], part.moments[0]
     is_complex = part.owners[0].is_complex()
     if (
-        part.shards
-        or part.scope == "spectral"
-        or not p.is_cpu
+        not p.is_cpu
         or p.dtype not in native.DTYPE_CODES
         or m.dtype not in CODES
         or (part.scope == "column" and is_complex)
@@ -129,7 +143,7 @@ def make_call(parts: Sequence[Part], kinds: tuple[PartKind, ...], flags: int) ->
             scales += part.moment_scales or [None] * len(part.params)
     return RowCall(
         flags,
-        [(part.layout, part.group, part.indices) for part in parts],
+        [PartKey(part.layout.matches, part.group, part.indices) for part in parts if part.layout is not None],
         params + moments + steps,
         scales,
         [*params, *moments, *[scale for scale in scales if scale is not None]],
@@ -154,7 +168,8 @@ def describe(kinds: tuple[PartKind, ...], flags: int) -> "array[int]":
         [count_entries(kind.scope, shape[:-1] if kind.is_complex else shape) for kind, shape in tensors],
         [flags] * n,
         [kind.group for kind, _ in tensors],
-        [0] * 2 * n,
+        [0] * n,  # seeds and first indices, of stochastic rounding
+        [0] * n,
     )
     return array("q", [n, *chain.from_iterable(columns)])
 
@@ -168,14 +183,14 @@ def step(parts: Sequence[Part], groups: Sequence[GroupOptions], options: StepOpt
     if call.scales:
         addresses.extend([0 if scale is None else address(scale) for scale in call.scales])
     numbers = array("d", list(chain.from_iterable(map(read_numbers, groups))))
-    increment_version(call.written)
-    table = torch.empty(TABLE_ROWS, call.layout[0], dtype=torch.float64, device="cpu")
+    increment_version(call.written)  # before the call: after it, Python's code and data have left the caches
+    table = torch.empty(TABLE_ROWS, call.columns[0], dtype=torch.float64, device="cpu")
     threads = torch.get_num_threads()
-    rows_skipped = native.required().rows(addresses, call.layout, numbers, table.data_ptr(), threads)
+    rows_skipped = native.required().rows(addresses, call.columns, numbers, table.data_ptr(), threads)
     return StepRecord(table, 1.0, True, (), call.places, row_places=call.row_places, rows_skipped=rows_skipped)
 
 
-def read_numbers(group: GroupOptions) -> tuple[float, ...]:
-    """Return s, λ, β, δ, α and κ."""
+def read_numbers(group: GroupOptions) -> RowNumbers:
+    """Return a group's numbers, where nothing but maximize is a factor on the gradient."""
     s, lr, theta_factor = -1.0 if group.maximize else 1.0, float(group.lr), float(group.theta_factor)
-    return s, group.coupled_decay, group.momentum, group.delta, lr, theta_factor
+    return RowNumbers(s, group.coupled_decay, group.momentum, group.delta, lr, theta_factor)

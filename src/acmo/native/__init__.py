@@ -38,8 +38,9 @@ class Kernel:
     """The loaded library.
 
     Integers travel as ``array('q')`` and sums as ``array('d')``: an address is then one method call, and a whole call
-    costs about two microseconds. Lists are accepted as well, and copied. The caller vouches for what no one can check
-    here: that every pointer leads to that many contiguous entries of that dtype, alive until the call returns.
+    costs about two microseconds. All methods but :meth:`rows` accept lists as well, and copy them. The caller vouches
+    for what no one can check here: that every pointer leads to that many contiguous entries of that dtype, alive until
+    the call returns.
 
     Attributes:
       path: the file.
@@ -91,7 +92,7 @@ class Kernel:
           layout: n, then n each of: rows, columns, scope (0 row, 1 column, 2 whole), code of the dtype of θ and g, code
             of m's (``INT8_CODE`` too), entries that share a norm, flags (1 unit, 2 propagate, 4 stochastic rounding),
             which numbers to use, seed, index of the first entry.
-          numbers: s, λ, β, δ, α and κ, six for each parameter group.
+          numbers: s, λ, β, δ, α and κ, six for each index that the layout uses.
           table: address of 11 rows of n doubles that are written: Σ‖s g‖², ΣG², ΣM², Σ‖m_t‖², NaN, rows, rows that
             took part, rows skipped, the smallest cosine between step and gradient (∞ without rows), Σ cosines, rows
             with ⟨g, m⟩ < 0. The sums are of the rows that took part.

@@ -90,7 +90,7 @@ void acmo_add_report(double *total, const double *part) {
         total[k] = k == ACMO_COS_MIN ? smaller(total[k], part[k]) : total[k] + part[k];
 }
 
-/* In local variables: the sums of many short rows would wait for each other's stores. */
+/* The sums are local variables: in memory, each short row would wait for the stores of the one before. */
 void acmo_report_rows(const acmo_row_tensor *t, acmo_row_sums sums, const acmo_row_factors *f, int64_t rows, double *report) {
     const double s_sq = t->options.s * t->options.s;
     double raw_sq = report[ACMO_RAW_SQ], g_sq = report[ACMO_G_SQ], m_sq = report[ACMO_M_SQ], new_sq = report[ACMO_NEW_SQ];

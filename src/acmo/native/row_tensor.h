@@ -37,7 +37,7 @@ void acmo_close_block(const acmo_row_tensor *, int64_t first, const acmo_row_blo
 /* Write the θ of a block, and int8 moments with scales that are known. */
 void acmo_close_scaled_block(const acmo_row_tensor *, int64_t first, const acmo_row_block *, float scale);
 
-/* Add what `rows` rows did, at most ACMO_GROUP_ROWS. */
+/* Add to the report what `rows` rows did, at most ACMO_GROUP_ROWS. */
 void acmo_report_rows(const acmo_row_tensor *, acmo_row_sums sums, const acmo_row_factors *, int64_t rows, double *report);
 void acmo_add_report(double *total, const double *part);
 void acmo_clear_report(double *report);

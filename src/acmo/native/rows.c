@@ -23,7 +23,8 @@ enum {
     SERIAL_BELOW = 32768, /* entries; torch's grain size */
 };
 
-/* The columns of the addresses and, behind n, of the layout: n entries each. A row of numbers. See acmo/native/__init__.py. */
+/* The columns of the addresses and, after n, of the layout, with n entries each; the letters of a row of numbers. See
+ * acmo/native/__init__.py. */
 enum { P, M, STEP, G, SCALES };
 enum { ROWS, COLS, SCOPE, P_DTYPE, M_DTYPE, ENTRIES, FLAGS, NUMBERS, SEED, INDEX };
 enum { S, LAMBDA, BETA, DELTA, ALPHA, KAPPA, LETTERS };

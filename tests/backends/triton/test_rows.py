@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import acmo
+from acmo.backends import row_step
 from tests.support import row_oracle
 from tests.support.backends import FUSED, REFERENCE
 from tests.support.triton_interpreter import needs_triton
@@ -28,6 +29,16 @@ PAIRS = [
 
 def name_pair(pair):
     return "-".join(str(dtype).replace("torch.", "") for dtype in pair)
+
+
+def test_steps_by_row_never_reach_the_c_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_step, "find_call", lambda *_: pytest.fail("the C kernel was asked"))
+    p = torch.ones(5, 7, requires_grad=True)
+    opt = acmo.RowACMo([p], lr=0.1)
+    for _ in range(3):
+        p.grad = torch.ones(5, 7)
+        opt.step()
+    torch.testing.assert_close(p.detach(), torch.full((5, 7), 0.7))
 
 
 def zero_a_row_then_spoil_one(t, grads):

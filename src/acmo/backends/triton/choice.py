@@ -13,6 +13,11 @@ from acmo.backends.triton import availability, fit
 from acmo.step_data import GroupOptions, Part, StepFunction, StepOptions
 
 
+def is_on_gpu(parts: Sequence[Part]) -> bool:
+    """Return whether a part is on a device that the kernels are for."""
+    return any([part.params[0].device.type in availability.DEVICE_TYPES for part in parts])  # noqa: C419
+
+
 def choose(
     parts: Sequence[Part],
     groups: Sequence[GroupOptions],
