@@ -197,9 +197,12 @@ class ACMo(StatefulOptimizer):
                 if not checked:
                     check_groups(self.param_groups)
                     checked = True
+                by_row = has_rows(self.param_groups)
+                if not compiling and self._cache.changes_scopes(by_row):
+                    return self._gather()  # the parts of groups that were not edited, too
                 lists = GroupLists([], [], [], [], [], [], [], [], [], [])
                 self._init_group(group, *lists)
-                own = split_into_parts(k, group, lists, by_row=has_rows(self.param_groups))
+                own = split_into_parts(k, group, lists, by_row=by_row)
                 if not compiling:
                     self._cache.enter(group, lists, own, self.param_groups, self.state)
             parts += own

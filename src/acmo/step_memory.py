@@ -189,6 +189,15 @@ class PartCache:
 
     def __init__(self) -> None:
         self.groups: dict[int, CachedGroup] = {}
+        self.by_row: bool | None = None  # whether any group goes by row, which decides the parts of all of them
+
+    def changes_scopes(self, by_row: bool) -> bool:
+        """Return whether ``by_row`` is no longer what the cached groups were split for; then they are dropped."""
+        changed = bool(self.groups) and by_row != self.by_row
+        self.by_row = by_row
+        if changed:
+            self.groups.clear()
+        return changed
 
     def enter(
         self,

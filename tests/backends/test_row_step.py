@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from acmo import RowACMo, native
+from acmo import ACMo, RowACMo, native
 from acmo.backends import row_step, rows
 
 pytestmark = pytest.mark.skipif(native.kernel() is None, reason=f"no kernel: {native.why_missing()}")
@@ -141,6 +141,23 @@ def test_a_group_that_was_dropped_is_not_kept_alive() -> None:
             p = params[0]
     gc.collect()
     assert moment() is None
+
+
+def test_all_groups_follow_when_the_only_one_by_row_is_edited() -> None:
+    results = []
+    for foreach in (None, False):
+        params = [torch.full((6, 4), 2.0).requires_grad_(), torch.full((4, 6), 2.0).requires_grad_()]
+        groups = [{"params": [p], "norm_scope": scope} for p, scope in zip(params, ("tensor", "row"), strict=True)]
+        opt = ACMo(groups, lr=0.1, unit_step="rms", foreach=foreach)
+        generator = torch.Generator().manual_seed(0)
+        for scope in ("row", "row", "tensor", "tensor", "row", "row"):
+            opt.param_groups[1]["norm_scope"] = scope
+            for p in params:
+                p.grad = torch.randn(p.shape, generator=generator)
+            opt.step()
+        results.append(params)
+    for fused, reference in zip(*results, strict=True):
+        torch.testing.assert_close(fused, reference)
 
 
 def test_a_group_that_is_added_steps_with_the_others() -> None:
