@@ -119,6 +119,7 @@ class ACMo(StatefulOptimizer):
         self._inside_zero = is_inside_zero()
         self._over_ranks = process_group is not None  # or a parameter is a DTensor
         self._reset_caches()
+        native.kernel()  # loaded here, because torch.compile cannot trace it
         super().__init__(params, defaults)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:

@@ -1,5 +1,8 @@
 """torch.compile of the step: one graph for all steps, the same numbers, no recompilation when a Tensor lr changes."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
@@ -54,6 +57,22 @@ def check(compiled, eager, draw, step):
             torch.testing.assert_close(compiled.state[p][key], value)
     assert compiled.skipped_steps == eager.skipped_steps == 1
     assert compiled.telemetry()["cos_update_grad"] == pytest.approx(eager.telemetry()["cos_update_grad"], abs=1e-5)
+
+
+FIRST_STEP = """
+import torch, acmo
+p = torch.nn.Parameter(torch.ones(6, 4))
+opt = acmo.{name}([p], lr=torch.tensor(0.1))
+p.grad = torch.ones(6, 4)
+torch.compile(opt.step, fullgraph=True, backend="eager")()
+print(p[0, 0].item())
+"""
+
+
+@pytest.mark.parametrize("name", ["ACMo", "RowACMo"])
+def test_the_first_step_of_a_process_may_be_compiled(name: str) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", FIRST_STEP.format(name=name)]
+    assert float(subprocess.run(command, capture_output=True, text=True, check=True).stdout) == pytest.approx(0.9)
 
 
 @pytest.mark.filterwarnings("ignore:Profiler record function")
