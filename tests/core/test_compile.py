@@ -69,6 +69,7 @@ print(p[0, 0].item())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ACMo", "RowACMo"])
 def test_the_first_step_of_a_process_may_be_compiled(name: str) -> None:
     command = [sys.executable, "-W", "ignore", "-c", FIRST_STEP.format(name=name)]
