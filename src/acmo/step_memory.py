@@ -245,9 +245,8 @@ class StepLog:
         self.applied_on_device: Tensor | int | None = None  # and those that only the device knows of
         self.counts: Tensor | None = None  # a kernel's own, of steps taken and skipped, not yet added to those above
         self.earlier: deque[StepRecord] = deque(maxlen=KEPT_RECORDS)
-        self.warns = (
-            True  # of a skipped step: the first only, and none with a GradScaler, which skips steps by intention
-        )
+        # Of a skipped step: the first only, and none with a GradScaler, which skips steps by intention.
+        self.warns = True
         self.has_new_skip = False  # of the last step, as far as that is known without waiting for a device
 
     def open(self, groups: Sequence[dict[str, Any]]) -> None:
