@@ -99,9 +99,11 @@ def has_call(parts: Sequence[Part]) -> bool:
 def find_call(parts: Sequence[Part], flags: int) -> RowCall | None:
     """Return the call for these parts, which is kept for as long as their layouts hold; None if there can be none."""
     first = parts[0].layout
-    if first is not None and first.row_call is not None and first.row_call.is_for(parts, flags):
+    if first is not None and first.row_call is not None:
         known: RowCall = first.row_call
-        return known
+        if known.is_for(parts, flags):
+            return known
+        first.row_call = None  # another part may have moved to a GPU
     if any([part.scope == "spectral" or part.shards for part in parts]):  # noqa: C419
         return None
     kinds = []
