@@ -126,7 +126,7 @@ def test_nothing_is_kept_alive_after_the_optimizer_is_gone() -> None:
 
 
 def test_a_group_that_was_dropped_is_not_kept_alive() -> None:
-    params = [torch.ones(6, 4).requires_grad_(), torch.ones(4, 6).requires_grad_()]
+    params = [torch.ones(6, 4).requires_grad_() for _ in range(3)]
     opt = RowACMo([{"params": [p]} for p in params], lr=0.1, fused=True)
     for t in range(6):
         for p in params:
@@ -135,10 +135,9 @@ def test_a_group_that_was_dropped_is_not_kept_alive() -> None:
         if t == 3:
             moment = weakref.ref(opt.state.pop(params.pop())["momentum_buffer"])
             opt.param_groups.pop()
-            opt.param_groups[0]["lr"] = torch.tensor(0.1)  # from now on there is no call of this kind
-            opt.param_groups[0]["momentum"] = 0.5
-            opt.param_groups[0]["norm_scope"] = "row"
-            p = params[0]
+            for group in opt.param_groups:
+                group["lr"] = torch.tensor(0.1)  # from now on no such call is made
+            opt.param_groups[1]["norm_scope"] = "row"  # it is entered again, and the first group is not
     gc.collect()
     assert moment() is None
 
