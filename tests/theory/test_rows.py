@@ -1,11 +1,13 @@
-"""Rows and unit steps: U.1, U.2 and U.3 over their own hypotheses, their constants, and what does not hold."""
+"""Rows and unit steps: U.1 to U.4 over their own hypotheses, their constants, and what does not hold."""
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from acmo import RowACMo
 from acmo.theory import problems, rows
 from acmo.theory.lemmas import Array, norm
 
@@ -263,3 +265,30 @@ def test_momentum_changes_nothing_in_rows_of_one_entry() -> None:
     g, m_prev = rng.normal(size=(100, 1, 1)), rng.normal(size=(100, 1, 1))
     for beta in (0.0, 0.9, 0.999):
         np.testing.assert_allclose(rows.unit_step(g, rows.calibrate(g, m_prev, beta)), np.sign(g), rtol=1e-12)
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.5, 0.9, 1.0])
+def test_u4_weights_are_those_in_the_moment_of_row_acmo(beta: float) -> None:
+    grads = 3 * np.linalg.qr(np.random.default_rng(0).normal(size=(8, 6)))[0].T
+    theta = torch.nn.Parameter(torch.zeros(1, 8, dtype=torch.float64))
+    optimizer = RowACMo([theta], momentum=beta, norm_scope="row")
+    for t, g in enumerate(grads, start=1):
+        theta.grad = torch.from_numpy(g)[None]
+        optimizer.step()
+        moment = optimizer.state[theta]["momentum_buffer"].numpy()[0]
+        np.testing.assert_allclose(grads[:t] @ moment / 9, rows.u4_weights(t, beta), atol=1e-12)
+
+
+def test_u4_gives_the_noise_of_moments_in_many_dimensions() -> None:
+    rng, d, steps, beta = np.random.default_rng(0), 20_000, 120, 0.9
+    mean = np.zeros(d)
+    mean[0] = 0.05  # beside noise of length 1
+    calibrated, plain, shares = np.zeros(d), np.zeros(d), []
+    for t in range(steps):
+        g = mean + rng.normal(size=d) / np.sqrt(d)
+        calibrated, plain = rows.calibrate(g, calibrated, beta), g + beta * plain
+        if t >= 40:
+            shares.append([m[0] / norm(m[1:]) / mean[0] for m in (calibrated, plain)])
+    averaged = np.square(np.mean(shares, axis=0))
+    expected = [rows.averaged_gradients(rows.noise_decay(beta)), rows.averaged_gradients(beta)]
+    np.testing.assert_allclose(averaged, expected, rtol=0.15)

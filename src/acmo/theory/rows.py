@@ -1,4 +1,4 @@
-"""Rows and unit steps: Lemmas U.1 and U.2 and Theorem U.3 of docs/theory.md, as slacks (≥ 0: holds) and bounds.
+"""Rows and unit steps: Lemmas U.1, U.2 and U.4 and Theorem U.3 of docs/theory.md, as slacks (≥ 0: holds) and bounds.
 
 A case is an array [..., R, n] of R rows. Pad shorter rows with zeros and pass their lengths as ``n`` [R]: a row's unit
 step is √n long. Nothing here uses the optimizer.
@@ -142,3 +142,28 @@ def u3_bound(gap: float, alpha: Array, beta: float, total_curvature: float, nois
     """
     cos, total = float(floor_cosine(beta)), float(alpha.sum())
     return (gap / total + total_curvature / 2 * float((alpha**2).sum()) / total + (1 + cos) * noise) / cos
+
+
+def noise_decay(beta: Real) -> Array:
+    """Return ρ = β/√(1+β²) of Lemma U.4: where gradients are noise, a gradient k steps old has the weight ρ^k."""
+    beta = np.asarray(beta, dtype=np.float64)
+    return np.asarray(beta / np.sqrt(1 + beta**2))
+
+
+def u4_weights(steps: int, beta: float) -> Array:
+    """Return Lemma U.4's weights of g_1 … g_t in m_t, for orthogonal gradients of one length, m_0 = 0 and δ = 0."""
+    weights = noise_decay(beta) ** np.arange(steps - 1, -1, -1)
+    if steps > 1:
+        weights[0] = beta * noise_decay(beta) ** (steps - 2)  # m_1 = g_1 is shorter than the later moments
+    return np.asarray(weights)
+
+
+def averaged_gradients(decay: Real) -> Array:
+    """Return (Σ w)²/Σ w² for weights w = decay^k: the gradients whose mean has as much noise as the moment.
+
+    Example:
+      >>> [round(float(averaged_gradients(x)), 1) for x in (noise_decay(0.9), noise_decay(1.0), 0.9, 0.95)]
+      [5.0, 5.8, 19.0, 39.0]
+    """
+    decay = np.asarray(decay, dtype=np.float64)
+    return np.asarray((1 + decay) / (1 - decay))

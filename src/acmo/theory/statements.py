@@ -213,6 +213,19 @@ def u3(rng: np.random.Generator) -> Array:
     return np.concatenate(slacks)
 
 
+def u4(rng: np.random.Generator) -> Array:
+    """Check Lemma U.4 on orthogonal gradients of one length, in random directions."""
+    slacks = []
+    for _ in range(100):
+        steps, beta = int(rng.integers(1, 12)), float(rng.uniform(0, 1))
+        grads = np.linalg.qr(rng.normal(size=(16, steps)))[0].T * 10.0 ** rng.uniform(-3, 3)
+        m = np.zeros(16)
+        for g in grads:
+            m = rows.calibrate(g, m, beta)
+        slacks.append(-norm(m - rows.u4_weights(steps, beta) @ grads) / norm(grads[0]))
+    return np.array(slacks)
+
+
 TRIALS: dict[str, Callable[[np.random.Generator], Array | tuple[Array, Array]]] = {
     "eq. 5: f̄ ≤ f̂": bound_of_adagrad,
     "eq. 3–8: the minimisers": minimisers,
@@ -230,6 +243,7 @@ TRIALS: dict[str, Callable[[np.random.Generator], Array | tuple[Array, Array]]] 
     "Lemma F.1 (ours): every step": f1,
     "Lemma U.1 (ours): every row|Lemma U.2 (ours): unit steps": u1_u2,
     "Theorem U.3 (ours): every path": u3,
+    "Lemma U.4 (ours): weights under noise": u4,
 }
 
 
