@@ -56,6 +56,23 @@ def test_calibrated_its_matrices_step_as_spectral_acmo():
     torch.testing.assert_close(other, one, rtol=0, atol=0.006)  # a tenth of three steps: bfloat16
 
 
+def test_calibrated_it_is_spectral_acmo_in_the_place_of_torchs_muon():
+    """The change that docs/moving.md advises to users of Muon is the contender "muon, calibrated" of the results."""
+    one, two = network(), network()
+    hidden = two[1].weight
+    rest = [p for p in two.parameters() if p is not hidden]
+    advised: list[torch.optim.Optimizer] = [
+        acmo.SpectralACMo([hidden], lr=0.2 * 0.05, weight_decay=5 * 0.1, ns_dtype=torch.bfloat16),
+        torch.optim.AdamW(rest, lr=0.05, weight_decay=0.1, fused=True),
+    ]
+    groups = [{"params": g["params"], "spectral": g.get("spectral")} for g in acmo.param_groups(one, scopes=True)]
+    measured = MuonAdamW(groups, lr=0.05, weight_decay=0.1, momentum=0.9, calibrated=True)
+    start = one[1].weight.detach().clone()
+    for a, b in zip(step_twice(one, [measured]), step_twice(two, advised), strict=True):
+        assert (a - b).abs().mean() < 0.001  # a twentieth of two steps: bfloat16 rounds differently
+    assert (one[1].weight - start).abs().mean() > 0.01
+
+
 def test_the_split_is_that_of_spectral_acmo():
     net = nn.Sequential(nn.Conv2d(3, 16, 3), nn.Conv2d(16, 16, 3), nn.Flatten(), nn.Linear(16, 10))
     net(torch.randn(2, 3, 5, 5)).square().sum().backward()
