@@ -10,10 +10,11 @@
 enum {
     LANES = ACMO_LANES,
     DOUBLES = WIDTH / 2,
-    AHEAD = 256,      /* how many entries ahead a sweep over columns prefetches */
+    AHEAD = 512,      /* how many entries ahead the update of columns prefetches */
     LONG_AHEAD = 512, /* the same while a long row is summed */
-    LONG_ROW = 2048,  /* entries of a long row; a gain was measured from 3,072 on (m) and from 4,608 on (g) */
+    LONG_ROW = 1024,  /* entries of a row that leaves no room in a first-level cache of 32 kB for the next one's m and g */
 };
+enum { SHORT_ROWS, LONG_ROWS, COPIED_ROWS };
 typedef struct { vd part[LANES / DOUBLES]; } lanes;
 
 /* Not {0}: gcc fills an array of these with `rep stos`, which takes longer than a short row. */
