@@ -34,9 +34,10 @@ SMALL = st.tuples(st.integers(1, 40), st.integers(1, 70))
 @pytest.fixture
 def kernel() -> Iterator[Kernel]:
     loaded = native.required()
-    isa, threads = loaded.isa, torch.get_num_threads()
+    isa, merged, threads = loaded.isa, loaded.merges_sweeps, torch.get_num_threads()
     yield loaded
     assert loaded.set_isa(isa)
+    loaded.merge_sweeps(merged)
     torch.set_num_threads(threads)
 
 
@@ -56,6 +57,35 @@ def many_tensors(p_dtype: torch.dtype, m_dtype: torch.dtype, numbers: Numbers, s
     return made
 
 
+def step_copies(originals: list[RowTensor]) -> tuple[list[object], list[object]]:
+    """Step copies of tensors; return the bits of what they hold then, and of the report."""
+    tensors = [
+        t._replace(param=t.param.clone(), moment=t.moment.clone(), scale=None if t.scale is None else t.scale.clone())
+        for t in originals
+    ]
+    report = step_rows(tensors)
+    state = [(bits(t.param), bits(t.moment), t.scale is not None and bits(t.scale)) for t in tensors]
+    return list(state), [bits(x) for x in report]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "shape", [(1, 3), (7, 1), (1100, 64), (300, 130), (41, 513), (9, 2049), (33, 5000), (3, 70001)]
+)
+def test_merged_sweeps_change_no_bit(kernel: Kernel, shape: tuple[int, int], dtype: torch.dtype) -> None:
+    p, m, g = (normal(shape, k, dtype) for k in range(3))
+    special = (p.clone(), m.clone(), g.clone())
+    for row, value in ((0, 0.0), (shape[0] // 2, torch.nan), (shape[0] - 1, 1e-30)):
+        special[2][row] *= value  # no part, skipped, extreme
+    originals = [describe(p, m, g, "row"), describe(*special, "row"), describe(p, -g, g, "row", Numbers(beta=1.0))]
+    results = []
+    for merged in (False, True):
+        kernel.merge_sweeps(merged)
+        assert kernel.merges_sweeps is merged
+        results.append(step_copies(originals))
+    assert results[0] == results[1]
+
+
 @pytest.mark.slow
 @pytest.mark.combinations
 @pytest.mark.parametrize("p_dtype", DTYPES)
@@ -69,17 +99,10 @@ def test_neither_threads_nor_instruction_set_change_a_bit(
     for isa in dict.fromkeys(("x86-64", "x86-64-v3", "x86-64-v4", kernel.isa)):
         if not kernel.set_isa(isa):
             continue
-        for threads in (1, 2):
+        for threads, merged in ((1, False), (2, False), (2, True)):
             torch.set_num_threads(threads)
-            tensors = [
-                t._replace(
-                    param=t.param.clone(), moment=t.moment.clone(), scale=None if t.scale is None else t.scale.clone()
-                )
-                for t in originals
-            ]
-            report = step_rows(tensors)
-            state = [(bits(t.param), bits(t.moment), t.scale is not None and bits(t.scale)) for t in tensors]
-            results.append((state, [bits(x) for x in report]))
+            kernel.merge_sweeps(merged)
+            results.append(step_copies(originals))
     assert len(results) >= 2
     assert all(result == results[0] for result in results)
 

@@ -20,7 +20,7 @@ import torch
 
 __all__ = ["DTYPE_CODES", "INT8_CODE", "Kernel", "kernel", "required", "why_missing"]
 
-ABI: Final = 6
+ABI: Final = 7
 NAME: Final = "libacmo_kernel.so"
 DTYPE_CODES: Final[dict[torch.dtype, int]] = {
     torch.float32: 0,
@@ -67,6 +67,8 @@ class Kernel:
         library.acmo_rows_bytes.restype = integer
         library.acmo_isa.restype = ctypes.c_char_p
         library.acmo_set_isa.argtypes = [ctypes.c_char_p]
+        library.acmo_merge_sweeps.argtypes = [ctypes.c_int]
+        library.acmo_merge_sweeps.restype = None
         self.path = path
         self.openmp = bool(library.acmo_openmp())
         self._library = library
@@ -82,6 +84,15 @@ class Kernel:
     def set_isa(self, name: str) -> bool:
         """Use another instruction set (for tests; all give the same bits); False if this CPU or build lacks it."""
         return bool(self._library.acmo_set_isa(name.encode()))
+
+    @property
+    def merges_sweeps(self) -> bool:
+        """Whether a group of rows is updated while the next one is summed, which is faster on some CPUs."""
+        return bool(self._library.acmo_merges_sweeps())
+
+    def merge_sweeps(self, value: bool) -> None:
+        """Merge them or not (for tests; both give the same bits)."""
+        self._library.acmo_merge_sweeps(value)
 
     def rows(self, addresses: array[int], layout: array[int], numbers: array[float], table: int, threads: int) -> int:
         """Step n tensors by row, by column or whole, in place; return how many rows were skipped.

@@ -52,23 +52,19 @@ INLINE void NAME(add_row)(const REAL *p, const REAL *m, const REAL *g, int64_t l
     }
 }
 
-/* Memory is kept equally busy in both sweeps. While a group is summed, its θ is prefetched, and the next group's m where both groups
- * fit the first-level cache; during the update, the next group's g. Long rows prefetch their own g and m a little ahead of the sums.
- * Copies of another dtype lie in a buffer, behind which there is no next group. benchmarks/README.md has what was measured. */
-INLINE void NAME(sum_rows)(const acmo_row_block *block, const NAME(numbers) *x, int plain, int kind, acmo_row_sums out) {
+/* While g and m are summed, θ is brought into the second-level cache, one line per 16 floats; during the update, the next group's
+ * g. The hardware brings m. Where rows are long and used as they are stored, g and m get help; elsewhere that is slower. */
+INLINE void NAME(sum_rows)(const acmo_row_block *block, const NAME(numbers) *x, int plain, int is_long, acmo_row_sums out) {
     const REAL *p = block->p, *m = block->m, *g = block->g;
-    const int64_t n = block->n, full = FULL, next = n * block->rows;
+    const int64_t n = block->n, full = FULL;
     for (int64_t r = 0; r < block->rows; r++, p += n, m += n, g += n) {
         lanes sum[ACMO_ROW_SUMS];
         for (int k = plain; k < ACMO_ROW_SUMS; k++) sum[k] = no_sum();
         for (int64_t i = 0; i < full; i += LANES) {
-            if (kind == SHORT_ROWS) {
-                __builtin_prefetch(p + i, 1, 3);
-                __builtin_prefetch(m + i + next, 1, 3);
-            } else __builtin_prefetch(p + i, 1, 2);
-            if (kind == LONG_ROWS) {
-                __builtin_prefetch(g + i + LONG_AHEAD, 0, 3);
-                __builtin_prefetch(m + i + LONG_AHEAD, 1, 3);
+            __builtin_prefetch(p + i, 1, 2);
+            if (is_long) {
+                __builtin_prefetch(g + i + LONG_AHEAD, 0, 2);
+                __builtin_prefetch(m + i + LONG_AHEAD, 1, 2);
             }
             NAME(add_row)(p + i, m + i, g + i, LANES, x, plain, sum);
         }
@@ -79,10 +75,9 @@ INLINE void NAME(sum_rows)(const acmo_row_block *block, const NAME(numbers) *x, 
 }
 static void NAME(sums)(const acmo_row_block *block, const acmo_row_options *o, acmo_row_sums out) {
     NAME(numbers) x = NAME(numbers_of)(o);
-    if (!x.plain) NAME(sum_rows)(block, &x, 0, COPIED_ROWS, out);
-    else if (block->is_copy) NAME(sum_rows)(block, &x, 1, COPIED_ROWS, out);
-    else if (block->n < LONG_ROW) NAME(sum_rows)(block, &x, 1, SHORT_ROWS, out);
-    else NAME(sum_rows)(block, &x, 1, LONG_ROWS, out);
+    if (!x.plain) NAME(sum_rows)(block, &x, 0, 0, out);
+    else if (block->n < LONG_ROW || block->is_copy) NAME(sum_rows)(block, &x, 1, 0, out);
+    else NAME(sum_rows)(block, &x, 1, 1, out);
 }
 
 static double NAME(new_square)(const acmo_row_block *block, const acmo_row_options *o, double b1, double b2) {
@@ -110,12 +105,11 @@ INLINE void NAME(update_lanes)(REAL *p, REAL *m, const REAL *g, int64_t left, co
         NAME(store)(AT(m), fresh, LEFT);
     }
 }
-INLINE void NAME(update_row)(REAL *p, REAL *m, const REAL *g, int64_t n, int64_t next, const NAME(numbers) *x,
+INLINE void NAME(update_row)(REAL *p, REAL *m, const REAL *g, int64_t n, int64_t ahead, const NAME(numbers) *x,
                              int plain, int scaled, REAL b1, REAL b2, REAL a1, REAL a2) {
     const int64_t full = FULL;
     for (int64_t i = 0; i < full; i += LANES) {
-        if (n < LONG_ROW) __builtin_prefetch(g + i + next, 0, 3);
-        else __builtin_prefetch(g + i + next, 0, 2);
+        __builtin_prefetch(g + i + ahead, 0, 2);
         NAME(update_lanes)(p + i, m + i, g + i, LANES, x, plain, scaled, b1, b2, a1, a2);
     }
     if (full < n) NAME(update_lanes)(p + full, m + full, g + full, n - full, x, plain, scaled, b1, b2, a1, a2);
@@ -132,13 +126,41 @@ static void NAME(update)(const acmo_row_block *block, const acmo_row_options *o,
     const REAL *g = block->g;
     const NAME(numbers) x = NAME(numbers_of)(o);
     const int64_t n = block->n;
-    const int64_t next = n * block->rows;
+    const int64_t ahead = n * block->rows;
     for (int64_t r = 0; r < block->rows; r++, p += n, m += n, g += n) {
         REAL b1 = (REAL)f->b1[r], b2 = (REAL)f->b2[r], a1 = (REAL)f->a1[r], a2 = (REAL)f->a2[r];
         if (f->state[r] != ACMO_STEPS) NAME(rest_row)(p, m, n, x.kappa, f->state[r]);
-        else if (b1 != 1 || a1 != 1) NAME(update_row)(p, m, g, n, next, &x, x.plain, 1, b1, b2, a1, a2);
-        else if (x.plain) NAME(update_row)(p, m, g, n, next, &x, 1, 0, b1, b2, a1, a2);
-        else NAME(update_row)(p, m, g, n, next, &x, 0, 0, b1, b2, a1, a2);
+        else if (b1 != 1 || a1 != 1) NAME(update_row)(p, m, g, n, ahead, &x, x.plain, 1, b1, b2, a1, a2);
+        else if (x.plain) NAME(update_row)(p, m, g, n, ahead, &x, 1, 0, b1, b2, a1, a2);
+        else NAME(update_row)(p, m, g, n, ahead, &x, 0, 0, b1, b2, a1, a2);
+    }
+}
+
+/* Update a block of ordinary rows while as many rows of the next block are summed, with the operations of `update` and `sums`. All five
+ * streams are contiguous, so what is ahead of them is asked for at an even rate. */
+static void NAME(update_and_sum)(const acmo_row_block *block, const acmo_row_block *next, const acmo_row_options *o,
+                                 const acmo_row_factors *f, acmo_row_sums out) {
+    REAL *p = block->p, *m = block->m;
+    const REAL *g = block->g, *next_m = next->m, *next_g = next->g;
+    const NAME(numbers) x = NAME(numbers_of)(o);
+    const int64_t n = block->n, full = FULL;
+    for (int64_t r = 0; r < block->rows; r++, p += n, m += n, g += n, next_m += n, next_g += n) {
+        const REAL b = (REAL)f->b2[r], a = (REAL)f->a2[r];
+        lanes sum[ACMO_ROW_SUMS];
+        for (int k = ACMO_GG; k < ACMO_ROW_SUMS; k++) sum[k] = no_sum();
+        for (int64_t i = 0; i < full; i += LANES) {
+            __builtin_prefetch(p + i + AHEAD, 1, 3);
+            __builtin_prefetch(next_m + i + AHEAD, 1, 3);
+            __builtin_prefetch(next_g + i + AHEAD, 0, 3);
+            NAME(update_lanes)(p + i, m + i, g + i, LANES, &x, 1, 0, 1, b, 1, a);
+            NAME(add_row)(p + i, next_m + i, next_g + i, LANES, &x, 1, sum);
+        }
+        if (full < n) {
+            NAME(update_lanes)(p + full, m + full, g + full, n - full, &x, 1, 0, 1, b, 1, a);
+            NAME(add_row)(p + full, next_m + full, next_g + full, n - full, &x, 1, sum);
+        }
+        for (int k = ACMO_GG; k < ACMO_ROW_SUMS; k++) out[k][r] = total(&sum[k]);
+        out[ACMO_RAW][r] = out[ACMO_GG][r];
     }
 }
 

@@ -18,7 +18,9 @@
 enum {
     LONG = 1 << 16,       /* entries; g, m and θ of a row of that many floats are 768 kB, which many second-level caches hold */
     NARROW = 1024,        /* columns of a matrix that one thread steps from its cache */
-    UNIT = 1 << 15,       /* entries of a unit, unless one row is longer */
+    UNIT = 1 << 15,       /* entries of a unit, unless one row is longer, */
+    LARGE_UNIT = 1 << 17, /* and of a large tensor's: the first group of each has none to be merged with, */
+    SHARES = 128,         /* but so many units at least, for the threads to share */
     OVERHEAD = 64,        /* what a row costs beside its entries, in entries: balances many small tensors */
     SERIAL_BELOW = 32768, /* entries; torch's grain size */
 };
@@ -68,7 +70,11 @@ static int fits_cache(const acmo_row_tensor *t) {
     if (t->scope == ACMO_SCOPE_COLUMN) return t->numel <= LONG && t->cols <= NARROW;
     return entries_per_norm(t) <= LONG;
 }
-static int64_t rows_per_unit(const acmo_row_tensor *t) { return t->cols < UNIT ? UNIT / t->cols : 1; }
+static int64_t rows_per_unit(const acmo_row_tensor *t) {
+    int64_t entries = t->numel / SHARES;
+    entries = entries < UNIT ? UNIT : entries > LARGE_UNIT ? LARGE_UNIT : entries;
+    return t->cols < entries ? entries / t->cols : 1;
+}
 static int64_t units_of(const acmo_row_tensor *t) {
     if (!t->numel || !fits_cache(t)) return 0;
     if (t->scope != ACMO_SCOPE_ROW) return 1;
@@ -81,22 +87,47 @@ static int64_t block_entries(const acmo_row_tensor *t) {
     return n > ACMO_GROUP ? n : ACMO_GROUP;
 }
 
+/* The factors of a block's rows from their sums, with a direct sum where one is needed. */
+static void compute_factors(const acmo_row_tensor *t, const acmo_row_block *block, acmo_row_sums sums, acmo_row_factors *f) {
+    t->all->factors(block->rows, &t->options, sums, f);
+    for (int64_t k = 0; f->exceptions && k < block->rows; k++) {
+        if (f->new_sq[k] != -1) continue;
+        int64_t skip = k * block->n * t->real_size;
+        acmo_row_block row = {(char *)block->p + skip, (char *)block->m + skip, (const char *)block->g + skip, 1, block->n, 1};
+        t->all->finish(k, &t->options, sums, t->loops->new_square(&row, &t->options, f->b1[k], f->b2[k]), f);
+    }
+}
+
 /* Rows that lie one behind the other, all of them in the cache between their sums and their update. */
 static void step_group(const acmo_row_tensor *t, int64_t first, int64_t rows, int64_t n, char *buffer, double *report) {
     acmo_row_sums sums;
     acmo_row_factors f;
     acmo_row_block block = acmo_open_block(t, first, rows, n, 1, buffer);
     t->loops->sums(&block, &t->options, sums);
-    t->all->factors(rows, &t->options, sums, &f);
-    for (int64_t k = 0; f.exceptions && k < rows; k++) {
-        if (f.new_sq[k] != -1) continue;
-        int64_t skip = k * n * t->real_size;
-        acmo_row_block row = {(char *)block.p + skip, (char *)block.m + skip, (const char *)block.g + skip, 1, n, 1};
-        t->all->finish(k, &t->options, sums, t->loops->new_square(&row, &t->options, f.b1[k], f.b2[k]), &f);
-    }
+    compute_factors(t, &block, sums, &f);
     t->loops->update(&block, &t->options, &f);
     acmo_close_block(t, first, &block, f.state);
     acmo_report_rows(t, sums, &f, rows, report);
+}
+
+/* The same for the rows from `row` to `end`, `group` at a time, each group updated while the next one is summed. */
+static void step_merged(const acmo_row_tensor *t, int64_t row, int64_t end, int64_t group, double *report) {
+    acmo_row_sums sums[2];
+    acmo_row_factors f;
+    acmo_row_block block = acmo_open_block(t, row * t->cols, row + group < end ? group : end - row, t->cols, 1, NULL), next;
+    t->loops->sums(&block, &t->options, sums[0]);
+    for (int which = 0; block.rows; block = next, which = !which) {
+        row += block.rows;
+        next = acmo_open_block(t, row * t->cols, row + group < end ? group : end - row, t->cols, 1, NULL);
+        compute_factors(t, &block, sums[which], &f);
+        if (next.rows == block.rows && !f.exceptions) {
+            t->loops->update_and_sum(&block, &next, &t->options, &f, sums[!which]);
+        } else {
+            t->loops->update(&block, &t->options, &f);
+            t->loops->sums(&next, &t->options, sums[!which]);
+        }
+        acmo_report_rows(t, sums[which], &f, block.rows, report);
+    }
 }
 
 static void step_unit(const call *c, const acmo_row_tensor *t, int64_t unit, int64_t thread, double *report) {
@@ -112,7 +143,12 @@ static void step_unit(const call *c, const acmo_row_tensor *t, int64_t unit, int
     }
     int64_t group = ACMO_GROUP / t->cols, row = unit * rows_per_unit(t), end = row + rows_per_unit(t);
     group = group < 1 ? 1 : group > ACMO_GROUP_ROWS ? ACMO_GROUP_ROWS : group;
-    for (end = end < t->rows ? end : t->rows; row < end; row += group)
+    end = end < t->rows ? end : t->rows;
+    if (acmo_merges_sweeps() && t->options.plain && acmo_buffer_entries(t, 1) == 0) {
+        step_merged(t, row, end, group, report);
+        return;
+    }
+    for (; row < end; row += group)
         step_group(t, row * t->cols, row + group < end ? group : end - row, t->cols, buffer, report);
 }
 

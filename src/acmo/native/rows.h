@@ -58,6 +58,10 @@ typedef struct {
     double (*new_square)(const acmo_row_block *, const acmo_row_options *, double b1, double b2);
     /* Step rows in place; m' is not rounded further. */
     void (*update)(const acmo_row_block *, const acmo_row_options *, const acmo_row_factors *);
+    /* `update` of one block and `sums` of the next in one sweep. Both have as many rows, all of the first are ordinary (no exceptions),
+     * and the gradient is plain and stored as real. */
+    void (*update_and_sum)(const acmo_row_block *, const acmo_row_block *next, const acmo_row_options *, const acmo_row_factors *,
+                           acmo_row_sums next_sums);
     /* Add to the sums of n columns those of `rows` rows, `stride` entries apart. sum[k] has room for full lanes. */
     void (*column_sums)(const acmo_row_block *, int64_t stride, const acmo_row_options *, double *const sum[ACMO_ROW_SUMS]);
     /* Add Σ m'² of each of n columns. */
@@ -89,5 +93,6 @@ extern const acmo_row_loops acmo_row_loops_plain, acmo_row_loops_v3, acmo_row_lo
 /* kernel.c */
 const acmo_row_loops *acmo_current_row_loops(void);
 int acmo_may_use_threads(void);
+int acmo_merges_sweeps(void);
 
 #endif
