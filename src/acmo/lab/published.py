@@ -18,11 +18,15 @@ Seeds = Mapping[int, float | None]  # a quantity by seed; None where the run div
 
 @dataclass(frozen=True)
 class Published:
-    """A published comparison: the tasks of its summary, and its runs. What is judged has one task."""
+    """A published comparison: the tasks of its summary, and its runs. What is judged has one task.
+
+    ``is_part`` is whether its data is a part of the official one.
+    """
 
     name: str
     tasks: Sequence[Row]
     runs: Sequence[RunRecord]
+    is_part: bool = False
 
     @property
     def task(self) -> Row:
@@ -70,8 +74,9 @@ def read_published(results: Path) -> dict[str, Published]:
     """Return the comparisons of a results folder by name, without the archive."""
     found = {}
     for path in sorted(results.glob("*/summary.json")):
-        folder = path.parent
-        found[folder.name] = Published(folder.name, recomputed(folder)["tasks"], comparison_folder.load(folder).runs)
+        folder, loaded = path.parent, comparison_folder.load(path.parent)
+        is_part = any(data.get("subset") for data in loaded.data.values())
+        found[folder.name] = Published(folder.name, recomputed(folder)["tasks"], loaded.runs, is_part)
     return found
 
 

@@ -19,6 +19,7 @@ from acmo.lab.errors import LabError
 from acmo.lab.report import words
 from acmo.lab.report.evidence import gather
 from acmo.lab.report.paper_figures import draw, draw_rates
+from acmo.lab.report.sentences import power
 from acmo.lab.report.training_losses import tabulate_losses
 from acmo.lab.results.comparison_folder import Comparison, load, write_head
 from acmo.lab.results.run_files import read_json
@@ -164,6 +165,8 @@ def verdict(task: Row) -> list[str]:
     if untuned := describe_untuned(task["rows"]):
         lines[-1] += f" {_text(untuned)}"
     lines[-1] += words.counted(task.get("counted"))
+    if least := power(task):
+        lines += ["", least]
     return lines
 
 

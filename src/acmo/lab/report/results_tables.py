@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
 
-from acmo.lab.claims import holm
+from acmo.lab.claims import CLAIMS, Claim, DifferenceInterval, find_differences, holm, judge, judge_most
 from acmo.lab.hypotheses import PARTS, Part, judge_primary
 from acmo.lab.published import Published, find_fastest, read_published, seconds_per_step
 from acmo.lab.questions import NOT_JUDGED, Answer, answer_questions
@@ -19,7 +19,7 @@ FIGURES = "questions"  # the folder of the questions' figures, in docs/results
 
 
 def write_tables(published: Mapping[str, Published]) -> str:
-    """Return the tables in Markdown: scores, costs, primary hypotheses, questions, best rates.
+    """Return the tables in Markdown: scores, costs, primary hypotheses, the paper's claims, questions, best rates.
 
     Comparisons of an optimizer's options, whose contenders have names of their own, are judged here; their scores and
     costs are on their own pages. Of comparisons with one seed only the rates are shown.
@@ -31,6 +31,7 @@ def write_tables(published: Mapping[str, Published]) -> str:
         "Scores": _scores(compared),
         "Costs": _costs(compared),
         "Primary hypotheses": _hypotheses(judge_primary(published)),
+        "The paper's claims": _claims(compared),
         "Questions": _questions(answer_questions(published)),
         "Best rates": _rates({name: found for name, found in published.items() if not found.has_seeds}),
     }
@@ -47,7 +48,8 @@ def _columns(published: Mapping[str, Published]) -> dict[str, str]:
 
 
 def _scores(published: Mapping[str, Published]) -> list[str]:
-    lines = [_line(["optimizer", *published]), _line(["---"] + ["---:"] * len(published))]
+    heads = [f"{name} (a part)" if found.is_part else name for name, found in published.items()]
+    lines = [_line(["optimizer", *heads]), _line(["---"] + ["---:"] * len(published))]
     for label, title in _columns(published).items():
         cells = []
         for found in published.values():
@@ -58,6 +60,10 @@ def _scores(published: Mapping[str, Published]) -> list[str]:
                 text = words.interval(row["test"], found.task["metric"])
                 cells.append(f"**{text}**" if row.get("group") == 1 else text)
         lines.append(_line([title, *cells]))
+    least = [
+        words.score(found.task.get("detectable"), found.task["metric"], units=False) for found in published.values()
+    ]
+    lines.append(_line(["*smallest difference that the seeds could show*", *least]))
     notes = []
     for name, found in published.items():
         better = "more" if found.task["best"] == "max" else "less"
@@ -67,7 +73,8 @@ def _scores(published: Mapping[str, Published]) -> list[str]:
     return [
         *lines,
         "",
-        f"{'; '.join(notes)}. Mean with 95 % interval; bold: the best, and whom it shows no difference to.",
+        f"{'; '.join(notes)}. Mean with 95 % interval; bold: the best, and whom it shows no difference to. The "
+        "smallest difference: a true one of that size would be shown with a power of 80 % (median of all pairs).",
     ]
 
 
@@ -86,7 +93,7 @@ def _costs(published: Mapping[str, Published]) -> list[str]:
             numbers = [row["cost"]["state_bytes_per_parameter"], ms, loss, seconds[0], score, seconds[1]]
             forms = [".1f", ".2f", ".0f", ".1f", ".0f", ".1f"]
             cells = [words.figure(x, form) for x, form in zip(numbers, forms, strict=True)]
-            lines.append(_line([name, row["title"], *cells]))
+            lines.append(_line([f"{name} (a part)" if found.is_part else name, row["title"], *cells]))
     note = (
         "Milliseconds are those of the optimizer's fastest run on the task; seconds are steps times the time per step "
         "of its fastest run. The machine was shared, and other work only adds time."
@@ -109,6 +116,63 @@ def _hypotheses(judged: Mapping[str, Sequence[Part]]) -> list[str]:
                 _line([name, f"{words.count(missing, 'part')} of {PARTS[name]} not run yet", "", "", "", verdict])
             )
     return lines
+
+
+def _claims(published: Mapping[str, Published]) -> list[str]:
+    """Return each claim of the paper with its verdict, from the comparisons that have ACMo."""
+    found = {name: comparison for name, comparison in published.items() if "acmo" in comparison.rows}
+    lines = [_line(["claim", "judged by", "verdict", "ACMo minus the others"]), _line(["---"] * 4)]
+    for claim in CLAIMS:
+        verdict, numbers = _judge_claim(claim, found)
+        quote = f"“{claim.quote}” ({claim.lines})"
+        lines.append(_line([quote, f"{claim.quantity}; {claim.setting}", f"**{verdict}**", numbers]))
+    return lines
+
+
+def _judge_claim(claim: Claim, published: Mapping[str, Published]) -> tuple[str, str]:
+    """Return a claim's verdict, and the intervals behind it."""
+    topic = claim.setting.partition(",")[0].lower().replace("-", "")  # such as cifar10; others are of all tasks
+    if topic.startswith(("cifar", "translation")):
+        published = {name: comparison for name, comparison in published.items() if name.partition("-")[0] == topic}
+    differences = {
+        (name, rival): difference
+        for name, found in published.items()
+        for rival, difference in find_differences(claim, found.task["rows"], found.task["metric"]).items()
+    }
+    verdict: str = NOT_JUDGED
+    if claim.key == "generalisation":
+        verdict = judge_most(claim, differences)
+    else:
+        judged = {
+            name: judge(claim, {rival: x for (of, rival), x in differences.items() if of == name})
+            for name in published
+            if all((name, rival) in differences for rival in claim.rivals)
+        }
+        if not judged:
+            lacking = [REGISTRY[x].title for x in claim.rivals if not any(x == rival for _, rival in differences)]
+            without = f"not run with {words.listing(lacking)}" if published else "not run with ACMo"
+            return verdict, "; ".join(filter(None, [without, _intervals(differences, published)]))
+        verdict = next((v for v in ("does not hold", "not shown") if v in judged.values()), "holds")
+    return verdict, _intervals(differences, published)
+
+
+def _intervals(differences: Mapping[tuple[str, str], DifferenceInterval], published: Mapping[str, Published]) -> str:
+    """Return the intervals of a claim's differences by comparison."""
+    texts = []
+    for name in published:
+        own = [
+            f"{REGISTRY[rival].title} {_ends(x.low, x.high)}"
+            for (of, rival), x in differences.items()
+            if of == name and x.low is not None and x.high is not None
+        ]
+        if own:
+            texts.append(f"{name}: {', '.join(own)}")
+    return "; ".join(texts)
+
+
+def _ends(low: float, high: float) -> str:
+    text = f"{low:+.3g}" if low == high else f"[{low:+.3g}, {high:+.3g}]"
+    return text.replace("-", "−")
 
 
 def _questions(answers: Sequence[Answer]) -> list[str]:
