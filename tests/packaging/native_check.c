@@ -173,8 +173,8 @@ int main(void) {
             for (int scope = ROW; scope <= WHOLE; scope++)
                 for (int pd = 0; pd < DTYPES; pd++)
                     for (int md = 0; md <= INT8; md++)
-                        for (int offset = 0; offset < 4; offset++, checks++) {
-                            acmo_merge_sweeps(offset / 2);
+                        for (int offset = 0; offset < 2; offset++, checks++) {
+                            acmo_merge_sweeps((int)(s % 2));
                             check_rows(SHAPES[s], scope, pd, md, offset, THREADS[(pd + md) % 3], ROW_COEFS[(pd + md + offset) % 2]);
                         }
         printf("%s: done\n", acmo_isa());

@@ -85,8 +85,8 @@ int acmo_may_use_threads(void) { return !forked; }
 EXPORT int acmo_abi(void) { return ABI; }
 EXPORT const char *acmo_isa(void) { return chunks->isa; }
 
-/* For rows.c: whether a group of rows is updated while the next one is summed. On an Intel Xeon that takes 0.94 to 0.97 of the time, on
- * AMD EPYC up to 1.3 times as long (benchmarks/README.md). To the same bits. */
+/* For rows.c: whether a group of rows is updated while the next one is summed. On an Intel Xeon that takes 0.8 to 0.93 of the time, on
+ * an AMD EPYC it was slower (benchmarks/README.md). To the same bits. */
 EXPORT int acmo_merges_sweeps(void) { return merged; }
 EXPORT void acmo_merge_sweeps(int value) { merged = value; } /* for tests */
 
