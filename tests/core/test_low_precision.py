@@ -109,7 +109,8 @@ def test_mixed_dtypes_share_one_norm(backend: Backend):
         opt.step()
     # ‖g‖ = 8, ‖m‖ = 4: β̂ = 2, m = 2g1 + 2g1.
     for p in (a, b, c):
-        assert opt.state[p]["momentum_buffer"][0].item() == 8.0
+        # in float64 foreach is off by one unit in the last place on some CPUs
+        assert opt.state[p]["momentum_buffer"][0].item() == pytest.approx(8.0, rel=1e-14)
         assert p[0].item() == -10.0
 
 
