@@ -29,6 +29,7 @@ from tests.support.row_oracle import Numbers
 pytestmark = pytest.mark.skipif(native.kernel() is None, reason=f"no kernel: {native.why_missing()}")
 
 SMALL = st.tuples(st.integers(1, 40), st.integers(1, 70))
+WIDTHS = [(1, 3), (7, 1), (1100, 64), (300, 130), (41, 513), (9, 2049), (33, 5000), (3, 70001)]
 
 
 @pytest.fixture
@@ -47,14 +48,26 @@ def many_tensors(p_dtype: torch.dtype, m_dtype: torch.dtype, numbers: Numbers, s
     for i, shape in enumerate(shapes):
         for scope in SCOPES:
             p, g = normal(shape, 3 * i, p_dtype), normal(shape, 3 * i + 1, p_dtype)
-            m, scale = normal(shape, 3 * i + 2), None
+            m = normal(shape, 3 * i + 2)
             if i % 3 == 0 and shape[0] > 1:
                 m[0], g[0] = m[1], -m[1].to(p_dtype)  # with β = 1, direct sums
-            if m_dtype == torch.int8:
-                q, s = row_oracle.quantise(double(m))
-                m, scale = torch.from_numpy(q), torch.from_numpy(s)
-            made.append(describe(p, m.to(m_dtype), g, scope, numbers, scale=scale, seed=seed, first_index=i))
+            m, scale = store_moment(m, m_dtype)
+            made.append(describe(p, m, g, scope, numbers, scale=scale, seed=seed, first_index=i))
     return made
+
+
+def store_moment(m: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor | None]:
+    if dtype != torch.int8:
+        return m.to(dtype), None
+    q, scale = row_oracle.quantise(double(m))
+    return torch.from_numpy(q), torch.from_numpy(scale)
+
+
+def describe_stored(
+    p: torch.Tensor, m: torch.Tensor, g: torch.Tensor, numbers: Numbers, moment: torch.dtype
+) -> RowTensor:
+    stored, scale = store_moment(m, moment)
+    return describe(p.clone(), stored, g, "row", numbers, scale=scale)
 
 
 def step_copies(originals: list[RowTensor]) -> tuple[list[object], list[object]]:
@@ -68,22 +81,41 @@ def step_copies(originals: list[RowTensor]) -> tuple[list[object], list[object]]
     return list(state), [bits(x) for x in report]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize(
-    "shape", [(1, 3), (7, 1), (1100, 64), (300, 130), (41, 513), (9, 2049), (33, 5000), (3, 70001)]
-)
-def test_merged_sweeps_change_no_bit(kernel: Kernel, shape: tuple[int, int], dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("moment", [torch.float32, torch.float64, torch.int8])
+@pytest.mark.parametrize("shape", WIDTHS)
+def test_merged_sweeps_change_no_bit(kernel: Kernel, shape: tuple[int, int], moment: torch.dtype) -> None:
+    dtype = torch.float64 if moment == torch.float64 else torch.float32
     p, m, g = (normal(shape, k, dtype) for k in range(3))
     special = (p.clone(), m.clone(), g.clone())
     for row, value in ((0, 0.0), (shape[0] // 2, torch.nan), (shape[0] - 1, 1e-30)):
         special[2][row] *= value  # no part, skipped, extreme
-    originals = [describe(p, m, g, "row"), describe(*special, "row"), describe(p, -g, g, "row", Numbers(beta=1.0))]
+    cases = [(p, m, g, Numbers()), (*special, Numbers()), (p, -g, g, Numbers(beta=1.0))]
+    originals = [describe_stored(*case, moment) for case in cases]
     results = []
     for merged in (False, True):
         kernel.merge_sweeps(merged)
         assert kernel.merges_sweeps is merged
         results.append(step_copies(originals))
     assert results[0] == results[1]
+
+
+@pytest.mark.parametrize("merged", [False, True])
+@pytest.mark.parametrize("shape", WIDTHS)
+def test_int8_step_is_the_float32_step_between_conversions(
+    kernel: Kernel, shape: tuple[int, int], merged: bool
+) -> None:
+    p, m, g = (normal(shape, k) for k in range(3))
+    g[shape[0] // 2] *= 1e-30  # an extreme row: all of its group is converted
+    stored = describe_stored(p, m, g, Numbers(), torch.int8)
+    assert stored.scale is not None
+    converted = describe(p.clone(), stored.moment * stored.scale[:, None], g, "row")
+    kernel.merge_sweeps(merged)
+    step_rows([stored])
+    step_rows([converted])
+    scale = (converted.moment.abs().amax(1).double() / 127).float()
+    assert bits(stored.param) == bits(converted.param)
+    assert bits(stored.scale) == bits(scale)
+    assert bits(stored.moment) == bits((converted.moment * (1 / scale)[:, None]).round().to(torch.int8))
 
 
 @pytest.mark.slow

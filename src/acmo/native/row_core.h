@@ -272,11 +272,18 @@ static void NAME(column_update)(const acmo_row_block *block, const acmo_row_opti
 }
 
 /* max |x| by the bits, which are in order: a NaN is above infinity and wins. */
+INLINE double NAME(largest_lane)(const NAME(U) most[LANES / NAME(ENTRIES)]) {
+    NAME(bits) lane[LANES], all = 0;
+    memcpy(lane, most, sizeof lane);
+    for (int i = 0; i < LANES; i++) all = lane[i] > all ? lane[i] : all;
+    REAL result;
+    memcpy(&result, &all, sizeof result);
+    return result;
+}
 static double NAME(largest)(const void *x_, int64_t n) {
     const REAL *x = x_;
     const NAME(bits) sign = (NAME(bits))1 << (8 * sizeof(REAL) - 1);
     NAME(U) most[LANES / NAME(ENTRIES)] = {0};
-    NAME(bits) lane[LANES], all = 0;
     for (int64_t i = 0; i < n; i += LANES) {
         int64_t left = n - i;
         EACH_VECTOR {
@@ -284,11 +291,7 @@ static double NAME(largest)(const void *x_, int64_t n) {
             most[k] = NAME(larger)(v, most[k]);
         }
     }
-    memcpy(lane, most, sizeof lane);
-    for (int i = 0; i < LANES; i++) all = lane[i] > all ? lane[i] : all;
-    REAL result;
-    memcpy(&result, &all, sizeof result);
-    return result;
+    return NAME(largest_lane)(most);
 }
 #undef FULL
 #undef EACH_VECTOR

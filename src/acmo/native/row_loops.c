@@ -97,6 +97,7 @@ INLINE vu64 double_larger(vu64 a, vu64 b) {
 #undef REAL
 #undef NAME
 #include "row_convert.h"
+#include "row_bytes.h"
 
 /* x as a product of a power of 2 and a number whose exponent is half as large: as floats, both are in range. */
 static void split(double x, double *power, double *rest) {
@@ -160,8 +161,7 @@ static void factors(int64_t rows, const acmo_row_options *o, acmo_row_sums sums,
 }
 
 #define LOOPS(S) {                                                                                  \
-        .sums = S##_sums, .new_square = S##_new_square, .update = S##_update,                       \
-        .update_and_sum = S##_update_and_sum,                                                       \
+        .sweeps = {S##_sums, S##_update, S##_update_and_sum}, .new_square = S##_new_square,          \
         .column_sums = S##_column_sums, .column_new_squares = S##_column_new_squares,               \
         .column_update = S##_column_update,                                                         \
         .load = {S##_from_f32, S##_from_f64, S##_from_bf16, S##_from_f16},                          \
@@ -173,4 +173,4 @@ static void factors(int64_t rows, const acmo_row_options *o, acmo_row_sums sums,
 #define GLUE_(a, b) a##b
 #define GLUE(a, b) GLUE_(a, b)
 const acmo_row_loops GLUE(acmo_row_loops_, ACMO_VARIANT) = {
-    .real = {LOOPS(float), LOOPS(double)}, .factors = factors, .finish = finish};
+    .real = {LOOPS(float), LOOPS(double)}, .bytes = {byte_sums, byte_update, byte_update_and_sum}, .factors = factors, .finish = finish};

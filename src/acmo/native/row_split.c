@@ -71,7 +71,7 @@ static void sum_blocks(void *context, int64_t thread, int64_t threads) {
     for (int64_t b = begin; b < end; b++) {
         acmo_row_sums sums;
         acmo_row_block block = open_block(s, place_of(s, b), !s->t->options.plain, thread);
-        s->t->loops->sums(&block, &s->t->options, sums);
+        s->t->loops->sweeps.sums(&block, &s->t->options, sums);
         for (int k = 0; k < ACMO_ROW_SUMS; k++) s->part[b][k] = sums[k][0];
     }
 }
@@ -98,7 +98,7 @@ static void find_largest(void *context, int64_t thread, int64_t threads) {
         char *copy = s->buffers + thread * s->stride; /* of θ, which must not change yet */
         if (block.p != copy) memcpy(copy, block.p, (size_t)(x.n * t->real_size)), block.p = copy;
         copy_factors(s, x.norm, &one);
-        t->loops->update(&block, &t->options, &one);
+        t->loops->sweeps.update(&block, &t->options, &one);
         s->part[b][0] = t->loops->largest(block.m, x.n);
     }
 }
@@ -111,7 +111,7 @@ static void update_blocks(void *context, int64_t thread, int64_t threads) {
         acmo_row_factors one;
         acmo_row_block block = open_block(s, x, 1, thread);
         copy_factors(s, x.norm, &one);
-        t->loops->update(&block, &t->options, &one);
+        t->loops->sweeps.update(&block, &t->options, &one);
         int keeps_m = one.state[0] == ACMO_IDLE || one.state[0] == ACMO_SKIPPED;
         if (t->m_dtype == ACMO_INT8 && s->per_row && !keeps_m) acmo_close_scaled_block(t, x.first, &block, s->scales[x.row]);
         else acmo_close_block(t, x.first, &block, one.state);

@@ -93,7 +93,8 @@ static void compute_factors(const acmo_row_tensor *t, const acmo_row_block *bloc
     for (int64_t k = 0; f->exceptions && k < block->rows; k++) {
         if (f->new_sq[k] != -1) continue;
         int64_t skip = k * block->n * t->real_size;
-        acmo_row_block row = {(char *)block->p + skip, (char *)block->m + skip, (const char *)block->g + skip, 1, block->n, 1};
+        acmo_row_block row = {.p = (char *)block->p + skip, .m = (char *)block->m + skip, .g = (const char *)block->g + skip,
+                              .rows = 1, .n = block->n, .is_copy = 1};
         t->all->finish(k, &t->options, sums, t->loops->new_square(&row, &t->options, f->b1[k], f->b2[k]), f);
     }
 }
@@ -103,30 +104,48 @@ static void step_group(const acmo_row_tensor *t, int64_t first, int64_t rows, in
     acmo_row_sums sums;
     acmo_row_factors f;
     acmo_row_block block = acmo_open_block(t, first, rows, n, 1, buffer);
-    t->loops->sums(&block, &t->options, sums);
+    t->loops->sweeps.sums(&block, &t->options, sums);
     compute_factors(t, &block, sums, &f);
-    t->loops->update(&block, &t->options, &f);
+    t->loops->sweeps.update(&block, &t->options, &f);
     acmo_close_block(t, first, &block, f.state);
     acmo_report_rows(t, sums, &f, rows, report);
 }
 
-/* The same for the rows from `row` to `end`, `group` at a time, each group updated while the next one is summed. */
-static void step_merged(const acmo_row_tensor *t, int64_t row, int64_t end, int64_t group, double *report) {
+/* Whether int8 moments are converted in registers, which saves their copies. */
+static int takes_bytes(const acmo_row_tensor *t) {
+    return t->m_dtype == ACMO_INT8 && t->p_dtype == ACMO_FLOAT32 && t->scope == ACMO_SCOPE_ROW && t->options.plain;
+}
+/* The group of rows that begins at `row`, in place. */
+static acmo_row_block open_rows(const acmo_row_tensor *t, int64_t row, int64_t end, int64_t group, char *buffer) {
+    int64_t first = row * t->cols, rows = row + group < end ? group : end - row;
+    if (!takes_bytes(t)) return acmo_open_block(t, first, rows, t->cols, 1, NULL);
+    return (acmo_row_block){.p = (float *)t->p + first, .m = t->m + first, .g = (float *)t->g + first, .rows = rows, .n = t->cols,
+                            .scales = t->scales + row, .fresh = (float *)buffer};
+}
+
+/* The same for the rows from `row` to `end`, `group` at a time, with nothing converted in between. Where sweeps are merged, each group
+ * is updated while the next one is summed. */
+static void step_in_place(const acmo_row_tensor *t, int64_t row, int64_t end, int64_t group, char *buffer, double *report) {
+    const int bytes = takes_bytes(t), merges = acmo_merges_sweeps();
+    const acmo_row_sweeps *sweeps = bytes ? &t->all->bytes : &t->loops->sweeps;
     acmo_row_sums sums[2];
     acmo_row_factors f;
-    acmo_row_block block = acmo_open_block(t, row * t->cols, row + group < end ? group : end - row, t->cols, 1, NULL), next;
-    t->loops->sums(&block, &t->options, sums[0]);
+    acmo_row_block block = open_rows(t, row, end, group, buffer), next;
+    sweeps->sums(&block, &t->options, sums[0]);
     for (int which = 0; block.rows; block = next, which = !which) {
+        int64_t first = row * t->cols;
         row += block.rows;
-        next = acmo_open_block(t, row * t->cols, row + group < end ? group : end - row, t->cols, 1, NULL);
-        compute_factors(t, &block, sums[which], &f);
-        if (next.rows == block.rows && !f.exceptions) {
-            t->loops->update_and_sum(&block, &next, &t->options, &f, sums[!which]);
+        next = open_rows(t, row, end, group, buffer);
+        if (bytes) t->all->factors(block.rows, &t->options, sums[which], &f);
+        else compute_factors(t, &block, sums[which], &f);
+        if (merges && next.rows == block.rows && !f.exceptions) {
+            sweeps->update_and_sum(&block, &next, &t->options, &f, sums[!which]);
         } else {
-            t->loops->update(&block, &t->options, &f);
-            t->loops->sums(&next, &t->options, sums[!which]);
+            if (bytes && f.exceptions) step_group(t, first, block.rows, t->cols, buffer, report);
+            else sweeps->update(&block, &t->options, &f);
+            sweeps->sums(&next, &t->options, sums[!which]);
         }
-        acmo_report_rows(t, sums[which], &f, block.rows, report);
+        if (!(bytes && f.exceptions)) acmo_report_rows(t, sums[which], &f, block.rows, report);
     }
 }
 
@@ -144,8 +163,8 @@ static void step_unit(const call *c, const acmo_row_tensor *t, int64_t unit, int
     int64_t group = ACMO_GROUP / t->cols, row = unit * rows_per_unit(t), end = row + rows_per_unit(t);
     group = group < 1 ? 1 : group > ACMO_GROUP_ROWS ? ACMO_GROUP_ROWS : group;
     end = end < t->rows ? end : t->rows;
-    if (acmo_merges_sweeps() && t->options.plain && acmo_buffer_entries(t, 1) == 0) {
-        step_merged(t, row, end, group, report);
+    if (takes_bytes(t) || (acmo_merges_sweeps() && t->options.plain && acmo_buffer_entries(t, 1) == 0)) {
+        step_in_place(t, row, end, group, buffer, report);
         return;
     }
     for (; row < end; row += group)

@@ -1,6 +1,7 @@
 /* What rows.c knows of the loops over rows and columns: a table of them for each instruction set that was compiled.
  *
- * A loop sees entries as float or as double ("real"). Other element types are converted group by group, in the cache. */
+ * A loop sees entries as float or as double ("real"). Other element types are converted group by group, in the cache; int8 moments of
+ * float parameters in registers, row_bytes.h. */
 #ifndef ACMO_ROWS_H
 #define ACMO_ROWS_H
 
@@ -49,19 +50,30 @@ typedef struct {
 } acmo_column_factors;
 
 /* A block of entries, as real: p and g may be read beyond m's needs, never written unless said so. `is_copy`: some of them were converted. */
-typedef struct { void *p, *m; const void *g; int64_t rows, n; int is_copy; } acmo_row_block;
+typedef struct {
+    void *p, *m;
+    const void *g;
+    int64_t rows, n;
+    int is_copy;
+    float *scales; /* of the loops in `bytes`: m is int8 then, with one scale per row */
+    float *fresh;  /* and room for one row of m' */
+} acmo_row_block;
 
 typedef struct {
     /* The sums of each of at most ACMO_GROUP_ROWS rows of n entries that lie one behind the other. */
     void (*sums)(const acmo_row_block *, const acmo_row_options *, acmo_row_sums out);
-    /* Σ m'² of one row of n entries. */
-    double (*new_square)(const acmo_row_block *, const acmo_row_options *, double b1, double b2);
     /* Step rows in place; m' is not rounded further. */
     void (*update)(const acmo_row_block *, const acmo_row_options *, const acmo_row_factors *);
     /* `update` of one block and `sums` of the next in one sweep. Both have as many rows, all of the first are ordinary (no exceptions),
      * and the gradient is plain and stored as real. */
     void (*update_and_sum)(const acmo_row_block *, const acmo_row_block *next, const acmo_row_options *, const acmo_row_factors *,
                            acmo_row_sums next_sums);
+} acmo_row_sweeps;
+
+typedef struct {
+    acmo_row_sweeps sweeps;
+    /* Σ m'² of one row of n entries. */
+    double (*new_square)(const acmo_row_block *, const acmo_row_options *, double b1, double b2);
     /* Add to the sums of n columns those of `rows` rows, `stride` entries apart. sum[k] has room for full lanes. */
     void (*column_sums)(const acmo_row_block *, int64_t stride, const acmo_row_options *, double *const sum[ACMO_ROW_SUMS]);
     /* Add Σ m'² of each of n columns. */
@@ -83,6 +95,8 @@ typedef struct {
 
 typedef struct {
     acmo_real_loops real[ACMO_REALS];
+    /* For float parameters with int8 moments, a plain gradient, and ordinary rows; m' is rounded, and a row's scale replaced. */
+    acmo_row_sweeps bytes;
     void (*factors)(int64_t rows, const acmo_row_options *, acmo_row_sums sums, acmo_row_factors *out);
     /* Complete row k, whose factors had new_sq = −1, with Σ m'² as new_square gives it. */
     void (*finish)(int64_t k, const acmo_row_options *, acmo_row_sums sums, double new_sq, acmo_row_factors *);
