@@ -11,7 +11,7 @@ from acmo.options import check_flag
 
 
 def param_groups(
-    model: Module, weight_decay: float = 0.0, *, scopes: bool = False, **options: Any
+    model: Module, weight_decay: float | None = None, *, scopes: bool = False, **options: Any
 ) -> list[dict[str, Any]]:
     """Return parameter groups: decay for matrices and kernels, none for biases and norms; with ``scopes``, by row.
 
@@ -29,7 +29,7 @@ def param_groups(
 
     Args:
       model: the module whose parameters are grouped.
-      weight_decay: the decay of matrices and kernels.
+      weight_decay: the decay of matrices and kernels. None: the optimizer's own default.
       scopes: name the scope of each parameter from the modules.
       **options: further options for all groups, such as ``lr``.
 
@@ -60,7 +60,7 @@ def param_groups(
         kind = {"norm_scope": "column" if p in by_column else "row", "spectral": p in layers}
         (spared if p.ndim < 2 else decayed[kinds.index(kind) if scopes else 0]).append((name, p))
     found = [
-        {"params": params, "weight_decay": float(weight_decay), **kind}
+        {"params": params, **({} if weight_decay is None else {"weight_decay": float(weight_decay)}), **kind}
         for params, kind in zip(decayed, kinds, strict=True)
     ]
     found.append({"params": spared, "weight_decay": 0.0, **({"norm_scope": "row"} if scopes else {})})

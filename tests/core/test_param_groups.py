@@ -72,8 +72,12 @@ def test_a_model_without_matrices_gives_one_group():
     assert all(isinstance(p, torch.Tensor) for _, p in spared["params"])
 
 
-def test_without_a_decay_nothing_decays():
-    assert {group["weight_decay"] for group in acmo.param_groups(GPT(), scopes=True)} == {0.0}
+@pytest.mark.parametrize("cls", [acmo.ACMo, acmo.RowACMo, acmo.SpectralACMo])
+def test_without_a_decay_matrices_have_the_optimizers_own(cls):
+    own = cls([nn.Parameter(torch.zeros(1))]).defaults["weight_decay"]
+    opt = cls(acmo.param_groups(GPT(), scopes=True))
+    for group in opt.param_groups:
+        assert group["weight_decay"] == (0.0 if group["params"][0].ndim < 2 else own)
 
 
 @pytest.mark.parametrize("tied", [True, False])

@@ -91,8 +91,8 @@ class Entry:
             return self.build([p for p in model.parameters() if p.requires_grad], **options)
         from acmo.parameter_groups import param_groups
 
-        decay = options.get("weight_decay", self.defaults["weight_decay"])
-        return self.build(param_groups(model, decay, scopes="norm_scope" not in options), **options)
+        groups = param_groups(model, options.get("weight_decay"), scopes="norm_scope" not in options)
+        return self.build(groups, **options)
 
     def points(self) -> list[dict[str, Any]]:
         """Return every combination of the grid."""
