@@ -35,7 +35,8 @@ class SpectralACMo(ACMo):
       lr: the step size α: how far an entry moves in a step, in the root mean square.
       momentum: β, in [0, 1].
       delta: δ in the denominator, >= 0. With 0 the steps do not depend on the scale of the gradients.
-      weight_decay: λ; θ shrinks by (1 − αλ).
+      weight_decay: λ; θ shrinks by (1 − αλ). 0.5 shrinks weights as 0.1 does in Muon, whose ``lr`` is five times as
+        large for the same step. `acmo.param_groups` spares biases and norms, as the runs that chose 0.5 did.
       decoupled_weight_decay: False adds λθ to the gradient instead.
       norm_scope: what norms are taken over where nothing is orthogonalised, as in `RowACMo`.
       unit_step: as in `ACMo`.
@@ -65,7 +66,7 @@ class SpectralACMo(ACMo):
         lr: float | Tensor = 2e-3,
         momentum: float = 0.9,
         delta: float = 0.0,
-        weight_decay: float = 0.0,
+        weight_decay: float = 0.5,
         *,
         decoupled_weight_decay: bool = True,
         norm_scope: str = "auto",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import inspect
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,12 @@ SHAPES = {
     "scale": (), "tall": (40, 9),
 }  # fmt: skip
 SPECTRAL = ("fat", "filters", "kernel", "tall")
+
+
+def test_defaults_are_those_of_the_class():
+    own, theirs = (inspect.signature(f).parameters for f in (acmo.SpectralACMo, twin.spectral_acmo))
+    for name in ("momentum", "delta", "weight_decay", "norm_scope", "ns_steps", "nonfinite"):
+        assert theirs[name].default == own[name].default, name
 
 
 def make_pair(twin_: Any, dtype: type = np.float64, turned: bool = True, **options: Any) -> Pair:

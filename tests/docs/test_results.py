@@ -24,6 +24,17 @@ PUBLISHED = sorted(path.parent for path in RESULTS.rglob("comparison.json"))
 NUMBER = re.compile(r"[+−]?\d+\.\d+")
 
 
+def without_pins(preset, published):
+    """Return a preset without the decay of 0 that SpectralACMo had by default when a comparison was run."""
+    if "weight_decay" not in (published.get("grids") or {}).get("spectral-acmo", {}):
+        grid = preset.get("grids", {}).get("spectral-acmo", {})
+        assert grid.pop("weight_decay", [0.0]) == [0.0]
+    for ours, theirs in zip(preset.get("contender", []), published.get("contender", []), strict=True):
+        if ours["optimizer"] == "spectral-acmo" and "weight_decay" not in theirs["settings"]:
+            assert ours["settings"].pop("weight_decay") == 0.0
+    return preset
+
+
 def test_results_are_published():
     assert PUBLISHED
 
@@ -53,8 +64,9 @@ class TestPublished:
     def test_the_preset_that_ships_reproduces_it(self, folder):
         name = f"{'archive' if folder.parent == ARCHIVE else 'evidence'}/{folder.name}"
         assert f"--preset {name}" in (folder / "README.md").read_text(encoding="utf-8")
-        shipped = make_plan(read_toml(presets()[name]))
-        assert shipped.differs_from(results.load(folder).plan) == []
+        published = results.load(folder).plan
+        shipped = make_plan(without_pins(read_toml(presets()[name]), published))
+        assert shipped.differs_from(published) == []
 
     def test_figures_are_there(self, folder):
         names = {path.suffix for path in folder.glob("curves-*")}

@@ -47,7 +47,7 @@ def test_calibrated_its_matrices_step_as_spectral_acmo():
     start = torch.randn(16, 24)
     one, other = nn.Parameter(start.clone()), nn.Parameter(start.clone())
     ours = acmo.SpectralACMo([one], lr=0.02, ns_dtype=torch.bfloat16)
-    muon = MuonAdamW([other], lr=0.1, weight_decay=0.0, momentum=0.9, calibrated=True)  # Muon's steps are 0.2 of lr
+    muon = MuonAdamW([other], lr=0.1, momentum=0.9, calibrated=True)  # Muon's steps are 0.2 of lr, its decay is a fifth
     for _ in range(3):
         one.grad = other.grad = torch.randn(16, 24)
         ours.step()
