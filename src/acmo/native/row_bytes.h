@@ -52,10 +52,10 @@ INLINE void sweep_bytes(const acmo_row_block *block, const acmo_row_block *next,
         vu most[LANES / WIDTH] = {0};
         for (int k = ACMO_GG; adds && k < ACMO_ROW_SUMS; k++) sum[k] = no_sum();
         for (int64_t i = 0; i < full; i += LANES) {
-            __builtin_prefetch(p + i + (updates ? AHEAD : 0), 1, 3);
+            __builtin_prefetch(p + i + (updates ? MERGED_AHEAD : 0), 1, 3);
             if (adds) {
-                __builtin_prefetch(next_g + i + AHEAD, 0, 3);
-                __builtin_prefetch(next_q + i + AHEAD, 1, 3);
+                __builtin_prefetch(next_g + i + MERGED_AHEAD, 0, 3);
+                __builtin_prefetch(next_q + i + MERGED_AHEAD, 1, 3);
             }
             if (updates) update_byte_lanes(p + i, q + i, g + i, fresh + i, LANES, scale, kappa, b, a, most);
             if (adds) add_byte_lanes(next_q + i, next_g + i, LANES, next_scale, sum);

@@ -52,8 +52,8 @@ INLINE void NAME(add_row)(const REAL *p, const REAL *m, const REAL *g, int64_t l
     }
 }
 
-/* While g and m are summed, θ is brought into the second-level cache, one line per 16 floats; during the update, the next group's
- * g. The hardware brings m. Where rows are long and used as they are stored, g and m get help; elsewhere that is slower. */
+/* What is prefetched into the first-level cache: g and m while they are summed. θ follows during the update, except where rows are long:
+ * there it comes with g and m, and the update brings the next group's g into the second level. */
 INLINE void NAME(sum_rows)(const acmo_row_block *block, const NAME(numbers) *x, int plain, int is_long, acmo_row_sums out) {
     const REAL *p = block->p, *m = block->m, *g = block->g;
     const int64_t n = block->n, full = FULL;
@@ -61,11 +61,9 @@ INLINE void NAME(sum_rows)(const acmo_row_block *block, const NAME(numbers) *x, 
         lanes sum[ACMO_ROW_SUMS];
         for (int k = plain; k < ACMO_ROW_SUMS; k++) sum[k] = no_sum();
         for (int64_t i = 0; i < full; i += LANES) {
-            __builtin_prefetch(p + i, 1, 2);
-            if (is_long) {
-                __builtin_prefetch(g + i + LONG_AHEAD, 0, 2);
-                __builtin_prefetch(m + i + LONG_AHEAD, 1, 2);
-            }
+            if (is_long) __builtin_prefetch(p + i, 1, 3);
+            __builtin_prefetch(g + i + AHEAD, 0, 3);
+            __builtin_prefetch(m + i + AHEAD, 1, 3);
             NAME(add_row)(p + i, m + i, g + i, LANES, x, plain, sum);
         }
         if (full < n) NAME(add_row)(p + full, m + full, g + full, n - full, x, plain, sum);
@@ -76,7 +74,7 @@ INLINE void NAME(sum_rows)(const acmo_row_block *block, const NAME(numbers) *x, 
 static void NAME(sums)(const acmo_row_block *block, const acmo_row_options *o, acmo_row_sums out) {
     NAME(numbers) x = NAME(numbers_of)(o);
     if (!x.plain) NAME(sum_rows)(block, &x, 0, 0, out);
-    else if (block->n < LONG_ROW || block->is_copy) NAME(sum_rows)(block, &x, 1, 0, out);
+    else if (block->n < LONG_ROW) NAME(sum_rows)(block, &x, 1, 0, out);
     else NAME(sum_rows)(block, &x, 1, 1, out);
 }
 
@@ -109,7 +107,8 @@ INLINE void NAME(update_row)(REAL *p, REAL *m, const REAL *g, int64_t n, int64_t
                              int plain, int scaled, REAL b1, REAL b2, REAL a1, REAL a2) {
     const int64_t full = FULL;
     for (int64_t i = 0; i < full; i += LANES) {
-        __builtin_prefetch(g + i + ahead, 0, 2);
+        if (n < LONG_ROW) __builtin_prefetch(p + i + AHEAD, 1, 3);
+        else __builtin_prefetch(g + i + ahead, 0, 2);
         NAME(update_lanes)(p + i, m + i, g + i, LANES, x, plain, scaled, b1, b2, a1, a2);
     }
     if (full < n) NAME(update_lanes)(p + full, m + full, g + full, n - full, x, plain, scaled, b1, b2, a1, a2);
@@ -149,9 +148,9 @@ static void NAME(update_and_sum)(const acmo_row_block *block, const acmo_row_blo
         lanes sum[ACMO_ROW_SUMS];
         for (int k = ACMO_GG; k < ACMO_ROW_SUMS; k++) sum[k] = no_sum();
         for (int64_t i = 0; i < full; i += LANES) {
-            __builtin_prefetch(p + i + AHEAD, 1, 3);
-            __builtin_prefetch(next_m + i + AHEAD, 1, 3);
-            __builtin_prefetch(next_g + i + AHEAD, 0, 3);
+            __builtin_prefetch(p + i + MERGED_AHEAD, 1, 3);
+            __builtin_prefetch(next_m + i + MERGED_AHEAD, 1, 3);
+            __builtin_prefetch(next_g + i + MERGED_AHEAD, 0, 3);
             NAME(update_lanes)(p + i, m + i, g + i, LANES, &x, 1, 0, 1, b, 1, a);
             NAME(add_row)(p + i, next_m + i, next_g + i, LANES, &x, 1, sum);
         }
@@ -170,14 +169,21 @@ static void NAME(update_and_sum)(const acmo_row_block *block, const acmo_row_blo
 INLINE void NAME(sum_columns)(const acmo_row_block *block, int64_t first, int64_t rows, int64_t stride, const NAME(numbers) *x,
                               int plain, double *const out[ACMO_ROW_SUMS]) {
     const REAL *p = (const REAL *)block->p + first, *m = (const REAL *)block->m + first, *g = (const REAL *)block->g + first;
-    const int64_t n = block->n, full = FULL, ahead = 2 * rows * stride;
+    const int64_t n = block->n, full = FULL;
+    const int is_narrow = stride == n && rows * n <= COLUMNS_AHEAD;
     for (int64_t i = 0; i < full; i += LANES) {
         lanes sum[ACMO_ROW_SUMS];
         EACH_SUM sum[k] = load_lanes(out[k] + i);
         _Pragma("GCC unroll 4") for (int64_t r = 0; r < rows; r++) {
             const int64_t at = i + r * stride;
-            __builtin_prefetch(g + at + ahead, 0, 2); /* of later rows: they are too short for the hardware */
-            __builtin_prefetch(m + at + ahead, 0, 2);
+            if (is_narrow) { /* in the order of memory, which is faster than row by row */
+                const int64_t ahead = rows * i + r * LANES + COLUMNS_AHEAD;
+                __builtin_prefetch(g + ahead, 0, 3);
+                __builtin_prefetch(m + ahead, 0, 3);
+            } else { /* of later rows: they are too short for the hardware */
+                __builtin_prefetch(g + at + 2 * rows * stride, 0, 2);
+                __builtin_prefetch(m + at + 2 * rows * stride, 0, 2);
+            }
             NAME(add_row)(p + at, m + at, g + at, LANES, x, plain, sum);
         }
         EACH_SUM store_lanes(out[k] + i, &sum[k]);

@@ -32,7 +32,7 @@ acmo_row_block acmo_open_block(const acmo_row_tensor *t, int64_t first, int64_t 
                                char *buffer) {
     int64_t count = rows * n, size = acmo_buffer_entries(t, count) * t->real_size;
     char *p = at(t->p, t->p_dtype, first), *m = at(t->m, t->m_dtype, first), *g = at(t->g, t->p_dtype, first);
-    acmo_row_block block = {.p = p, .m = m, .g = g, .rows = rows, .n = n, .is_copy = acmo_buffer_entries(t, 1) != 0};
+    acmo_row_block block = {.p = p, .m = m, .g = g, .rows = rows, .n = n};
     if (!needs_theta) block.p = m + count * ITEM_SIZE[t->m_dtype]; /* what the loop prefetches instead of θ: the next m */
     if (!is_real(t, t->p_dtype)) {
         if (needs_theta) t->loops->load[t->p_dtype](block.p, buffer, count);

@@ -94,7 +94,7 @@ static void compute_factors(const acmo_row_tensor *t, const acmo_row_block *bloc
         if (f->new_sq[k] != -1) continue;
         int64_t skip = k * block->n * t->real_size;
         acmo_row_block row = {.p = (char *)block->p + skip, .m = (char *)block->m + skip, .g = (const char *)block->g + skip,
-                              .rows = 1, .n = block->n, .is_copy = 1};
+                              .rows = 1, .n = block->n};
         t->all->finish(k, &t->options, sums, t->loops->new_square(&row, &t->options, f->b1[k], f->b2[k]), f);
     }
 }

@@ -49,12 +49,11 @@ typedef struct {
     int ordinary; /* all live, and all b1 and a1 are 1 */
 } acmo_column_factors;
 
-/* A block of entries, as real: p and g may be read beyond m's needs, never written unless said so. `is_copy`: some of them were converted. */
+/* A block of entries, as real: p and g may be read beyond m's needs, never written unless said so. */
 typedef struct {
     void *p, *m;
     const void *g;
     int64_t rows, n;
-    int is_copy;
     float *scales; /* of the loops in `bytes`: m is int8 then, with one scale per row */
     float *fresh;  /* and room for one row of m' */
 } acmo_row_block;
