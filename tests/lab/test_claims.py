@@ -87,3 +87,10 @@ def test_runs_without_a_training_loss_decide_nothing_about_it() -> None:
 def test_holm_stops_at_the_first_hypothesis_that_fails() -> None:
     assert holm({"a": 0.001, "b": 0.02, "c": 0.2}) == {"a": True, "b": True, "c": False}
     assert holm({"a": 0.02, "b": 0.02, "c": 0.02}) == dict.fromkeys("abc", False)
+
+
+def test_a_test_score_of_which_less_is_better_judges_no_claim() -> None:
+    rows = [row_of(label, [2.0] * 5, [0.5] * 5, 4.0) for label in ("acmo", *ADAM_TYPE)]
+    assert find_differences(BY_KEY["generalisation"], rows, "bits_per_byte") == {}
+    assert find_differences(BY_KEY["generalisation"], rows, "bleu").keys() == set(ADAM_TYPE)
+    assert find_differences(BY_KEY["convergence"], rows, "bits_per_byte").keys() == set(ADAM_TYPE)

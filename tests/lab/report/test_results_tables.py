@@ -31,3 +31,28 @@ def test_one_seed_gives_rates_and_no_scores():
     assert "width" not in scores
     assert "gpt-10m" not in tables
     assert "| width | `narrow` | 0.004 (2.5) | 0.001 (2.5) |\n| width | `wide` | 0.002 (2.5) | 0.001 (2.5) |" in rates
+
+
+def test_claims_on_translation_are_judged_at_a_fixed_rate_alone():
+    cosine, fixed = (
+        scored(name, {"acmo": acmo, "sgd-momentum": 5.0, "adam": 9.0, "adamw": 9.0})
+        for name, acmo in (("multi30k-acmo", 3.0), ("multi30k-fixed", 7.0))
+    )
+    line = next(x for x in write_tables({"multi30k-acmo": cosine}).splitlines() if "fixed learning rate settings" in x)
+    assert "**not judged** | not run with ACMo |" in line
+    tables = write_tables({"multi30k-acmo": cosine, "multi30k-fixed": fixed})
+    line = next(x for x in tables.splitlines() if "fixed learning rate settings" in x)
+    assert "**holds** | multi30k-fixed: SGD-momentum [+" in line
+    assert "multi30k-acmo" not in line
+    line = next(x for x in tables.splitlines() if "comparable with those in Adam" in x)
+    assert "**does not hold**" in line
+
+
+def scored(name, levels):
+    """Return a comparison by BLEU whose rows have their test scores by seed, and no training losses."""
+    found = published(name, levels, metric="bleu", best="max")
+    rows = []
+    for row in found.task["rows"]:
+        tests = {str(seed): score for seed, score in found.tests(row["label"]).items()}
+        rows.append({**row, "test_by_seed": tests, "losses": None})
+    return Published(name, [{**found.task, "rows": rows}], found.runs)

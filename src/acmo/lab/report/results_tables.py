@@ -16,6 +16,11 @@ from acmo.lab.report import words
 from acmo.rivals import REGISTRY
 
 FIGURES = "questions"  # the folder of the questions' figures, in docs/results
+OF_SETTING = {
+    "CIFAR-10": "cifar10",
+    "CIFAR-100": "cifar100",
+    "translation": "multi30k-fixed",
+}  # a claim's setting: comparison
 
 
 def write_tables(published: Mapping[str, Published]) -> str:
@@ -131,9 +136,9 @@ def _claims(published: Mapping[str, Published]) -> list[str]:
 
 def _judge_claim(claim: Claim, published: Mapping[str, Published]) -> tuple[str, str]:
     """Return a claim's verdict, and the intervals behind it."""
-    topic = claim.setting.partition(",")[0].lower().replace("-", "")  # such as cifar10; others are of all tasks
-    if topic.startswith(("cifar", "translation")):
-        published = {name: comparison for name, comparison in published.items() if name.partition("-")[0] == topic}
+    own = OF_SETTING.get(claim.setting.partition(",")[0])
+    if own:
+        published = {name: found for name, found in published.items() if f"{name}-".startswith(f"{own}-")}
     differences = {
         (name, rival): difference
         for name, found in published.items()
