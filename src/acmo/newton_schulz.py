@@ -56,12 +56,15 @@ def limit_entries(device: torch.device) -> int:
 
 
 def join(matrices: list[Tensor], norms: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Return ``[n, rows, columns]``: the matrices, divided by their norms before they are rounded."""
-    if len(matrices) == 1:
-        alone = matrices[0][None]
-        return (alone if norms is None else alone / norms.to(alone.dtype)).to(dtype)
-    batch = torch.stack(matrices)
-    return (batch if norms is None else batch.div_(norms.to(batch.dtype).view(-1, 1, 1))).to(dtype)
+    """Return ``[n, rows, columns]``: the matrices, divided by their norms before they are rounded.
+
+    They are divided by the root of the norm twice: the norm of float32 entries may be beyond float32.
+    """
+    if norms is None:
+        return (matrices[0][None] if len(matrices) == 1 else torch.stack(matrices)).to(dtype)
+    roots = norms.sqrt().to(matrices[0].dtype).view(-1, 1, 1)
+    divided = matrices[0][None] / roots if len(matrices) == 1 else torch.stack(matrices).div_(roots)
+    return divided.div_(roots).to(dtype)
 
 
 def choose_dtype(x: Tensor, ns_dtype: torch.dtype | None = None) -> torch.dtype:

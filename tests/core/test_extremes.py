@@ -52,6 +52,27 @@ def test_extreme_gradients_give_the_oracles_finite_numbers(gradients, options, b
 
 
 @every_backend
+@pytest.mark.parametrize(
+    "options", [{"unit_step": "rms"}, {}, {"unit_step": "spectral", "ns_dtype": torch.float64}], ids=str
+)
+@pytest.mark.parametrize("sizes", [(3e36,) * 3, (3e36, 1.0, 3e36), (1.0, 3e36, 1e-30)], ids=str)
+def test_row_norms_beyond_float32_leave_finite_entries_right(sizes, options, backend: Backend):
+    generator = torch.Generator().manual_seed(0)
+    gradients = [torch.randn(16, 20_000, generator=generator) * size for size in sizes]
+    thetas = []
+    for dtype in (torch.float32, torch.float64):  # its norms are in range
+        p = nn.Parameter(torch.zeros(16, 20_000, dtype=dtype))
+        usual = {"lr": 1e-2, "delta": 0.0, "norm_scope": "row"}
+        opt = ACMo([p], **usual, **options, **backend)
+        for g in gradients:
+            p.grad = g.to(dtype)
+            opt.step()
+        assert opt.skipped_steps == 0
+        thetas.append(p.detach().double())
+    torch.testing.assert_close(*thetas, rtol=1e-4, atol=1e-4 * float(thetas[1].abs().max()))
+
+
+@every_backend
 @pytest.mark.parametrize("clip", [None, 1.0])
 def test_raise_names_the_parameter_whose_gradient_is_nan(clip: float | None, backend: Backend):
     named = [(name, nn.Parameter(torch.ones(2))) for name in ("first", "second", "third")]

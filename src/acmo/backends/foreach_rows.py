@@ -1,6 +1,7 @@
 """A step by rows or columns on lists of tensors, for every device: no loop over rows, no waiting for the device.
 
-Line 6 is computed as g + βG · (m / (M + δ)), which cannot overflow; G, M and N are the norms of g, m_{t−1} and m_t.
+Line 6 is computed as g + r (r m) with r² = βG / (M + δ): neither r nor r m overflows float32 where a norm of finite
+entries, or β̂, does. G, M and N are the norms of g, m_{t−1} and m_t.
 """
 
 from math import sqrt
@@ -96,7 +97,7 @@ def step_part(
         G_raw, M = sums.raw_grad_sq.sqrt(), sums.moment_sq.sqrt()
         stored, G = G_raw, G_raw if sums.grad_sq is None else sums.grad_sq.sqrt()
 
-    # 4, 5  which rows move, and m = g + weight · (m / divisor); a row that does not move keeps its m
+    # 4, 5  which rows move, and √β̂; a row that does not move keeps its m
     finite, stays = torch.lt(G, torch.inf), torch.eq(stored, 0)
     skips = torch.zeros_like(finite) if propagate else ~finite
     if not propagate:
@@ -104,28 +105,27 @@ def step_part(
     if should_step is not None:
         stays |= ~should_step
     lacks_moment = torch.eq(M, 0) | stays
-    divisor = (M + group.delta if group.delta else M).masked_fill(lacks_moment, 1.0)
-    weight = (G * group.momentum).masked_fill_(stays, 1.0)
-    if propagate:  # β̂ is applied as 0 where m = 0, also beside an infinite g
-        weight = weight.masked_fill(lacks_moment & ~stays, 0.0)
+    weight, divisor = G * group.momentum, M + group.delta if group.delta else M  # β̂ is their quotient
     if callable(options.psi):
+        weight, divisor = weight.masked_fill(stays, 1.0), divisor.masked_fill(lacks_moment, 1.0)
         weight = limit_weight(part, group, options.psi, rows, G, M, divisor, weight, ~stays)
+    root = (weight / divisor).sqrt_().masked_fill_(lacks_moment, 1.0)  # where m = 0, β̂ is applied as 0
 
     # 6
     is_state = not part.moment_scales and part.moments[0].dtype == dtype
     grads = [g.masked_fill(stay, 0.0) for g, stay in zip(grads, rows.spread(stays), strict=True)]
-    divisors, weights = rows.spread(divisor.to(dtype)), rows.spread(weight.to(dtype))
+    factors = rows.spread(root.to(dtype))
     if is_state:
-        torch._foreach_div_(moments, divisors)
+        torch._foreach_mul_(moments, factors)
     else:
-        moments = list(torch._foreach_div(moments, divisors))
-    torch._foreach_mul_(moments, weights)
+        moments = list(torch._foreach_mul(moments, factors))
+    torch._foreach_mul_(moments, factors)
     torch._foreach_add_(moments, grads)
-    kept = weight * (M / divisor) if group.delta else weight.masked_fill(lacks_moment, 0.0)  # ‖m_t − g‖
+    kept = (weight * (M / divisor) if group.delta else weight).masked_fill(lacks_moment, 0.0)  # ‖m_t − g‖
     if sums is None:
         N = join(norms_of(part, moments))
     else:  # ‖m_t‖² = ‖g‖² + 2b⟨g, m⟩ + b²‖m‖², in float64
-        N = (G.square() + 2 * (weight / divisor) * sums.inner + kept.square()).clamp(min=0.0).sqrt()
+        N = (G.square() + 2 * root.square() * sums.inner + kept.square()).clamp(min=0.0).sqrt()
         N = torch.where(stays, M, N)
     rests, vanishes = stays, None
     if may_vanish(group, options):

@@ -20,10 +20,11 @@ def find_directions(part: Part, moments: Sequence[Tensor], norms: Tensor, option
       norms: ‖m_t‖ of each, over all ranks; 0 where m_t = 0.
       options: have the iterations of Newton–Schulz, and the dtype of their products.
     """
-    divisors = torch.where(norms == 0, 1.0, norms).to(moments[0].dtype)
+    divisors = torch.where(norms == 0, 1.0, norms)
     dtype = choose_dtype(moments[0], options.ns_dtype)
     if part.shards:
-        units = [(m / n).to(dtype) for m, n in zip(moments, divisors.unbind(), strict=True)]
+        roots = divisors.sqrt().to(moments[0].dtype).unbind()  # twice, as in newton_schulz.join
+        units = [(m / root / root).to(dtype) for m, root in zip(moments, roots, strict=True)]
         found = orthogonalise_shards(part.owners, units, part.shards, options.ns_steps)
     else:
         found = orthogonalise([m.flatten(1) for m in moments], options.ns_steps, divisors, dtype)
