@@ -83,8 +83,9 @@ def spectral_acmo(
       learning_rate: the step size α, a number or a schedule.
       momentum: the paper's β, in [0, 1].
       delta: δ in the denominator, >= 0. With 0 the steps do not depend on the scale of the gradients.
-      weight_decay: λ, a number or a schedule; decoupled: θ shrinks by (1 − αλ). 0.5 is the default of
-        `acmo.SpectralACMo`; spare biases and norms with ``mask``.
+      weight_decay: λ, a number or a schedule; decoupled: θ shrinks by (1 − αλ). Unless it is 0, ``update`` needs the
+        parameters. The runs that chose 0.5 spared biases and norms: give a ``mask`` such as
+        ``lambda params: jax.tree.map(lambda x: x.ndim > 1, params)``.
       mu_dtype: dtype of the stored moment; by default the parameter's own, float32 for float16.
       mask: a tree of bools like the parameters (or a prefix of it), or a callable that makes one of them: which decay.
       axis: the columns of a matrix are indices along this axis, or along each of these, as in `acmo.jax.row_acmo`.

@@ -35,8 +35,9 @@ class SpectralACMo(ACMo):
       lr: the step size α: how far an entry moves in a step, in the root mean square.
       momentum: β, in [0, 1].
       delta: δ in the denominator, >= 0. With 0 the steps do not depend on the scale of the gradients.
-      weight_decay: λ; θ shrinks by (1 − αλ). 0.5 shrinks weights as 0.1 does in Muon, whose ``lr`` is five times as
-        large for the same step. `acmo.param_groups` spares biases and norms, as the runs that chose 0.5 did.
+      weight_decay: λ; θ shrinks by (1 − αλ). 0.5 shrinks weights as 0.1 does in Muon with
+        ``adjust_lr_fn="match_rms_adamw"``, whose ``lr`` is five times as large for the same step. Without
+        `acmo.param_groups`, biases and norm layers decay too; the runs that chose 0.5 spared them.
       decoupled_weight_decay: False adds λθ to the gradient instead.
       norm_scope: what norms are taken over where nothing is orthogonalised, as in `RowACMo`.
       unit_step: as in `ACMo`.

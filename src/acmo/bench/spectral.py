@@ -64,9 +64,9 @@ def measure_spectral(which: ParameterSet, tokens: int, rounds: int) -> SpectralR
     made: dict[str, Instance] = {}
     if hasattr(torch.optim, "Muon"):  # since torch 2.9
         made[MUON] = muon_and_adamw(which.params(gradients))
-    made[SPECTRAL] = of(SpectralACMo(which.params(gradients), lr=LR))
-    made[BFLOAT16] = of(SpectralACMo(which.params(gradients), lr=LR, ns_dtype=torch.bfloat16))
-    made[INT8] = of(SpectralACMo(which.params(gradients), lr=LR, momentum_dtype=torch.int8))
+    made[SPECTRAL] = of(SpectralACMo(which.params(gradients), lr=LR, weight_decay=0.0))
+    made[BFLOAT16] = of(SpectralACMo(which.params(gradients), lr=LR, weight_decay=0.0, ns_dtype=torch.bfloat16))
+    made[INT8] = of(SpectralACMo(which.params(gradients), lr=LR, weight_decay=0.0, momentum_dtype=torch.int8))
     made[ROWS] = of(RowACMo(which.params(gradients), lr=LR))
     weights = [torch.randn(shape[0], prod(shape[1:]), requires_grad=True) for shape in shapes]
     inputs = {c: torch.randn(tokens, c, requires_grad=True) for c in {w.shape[1] for w in weights}}

@@ -91,7 +91,7 @@ class Kernel:
         return bool(self._library.acmo_merges_sweeps())
 
     def merge_sweeps(self, value: bool) -> None:
-        """Merge them or not (for tests; both give the same bits)."""
+        """Set whether sweeps are merged (for tests; both give the same bits)."""
         self._library.acmo_merge_sweeps(value)
 
     def rows(self, addresses: array[int], layout: array[int], numbers: array[float], table: int, threads: int) -> int:

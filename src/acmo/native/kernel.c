@@ -85,8 +85,8 @@ int acmo_may_use_threads(void) { return !forked; }
 EXPORT int acmo_abi(void) { return ABI; }
 EXPORT const char *acmo_isa(void) { return chunks->isa; }
 
-/* For rows.c: whether a group of rows is updated while the next one is summed. On an Intel Xeon that takes 0.8 to 0.93 of the time, on
- * an AMD EPYC it gained nothing (benchmarks/README.md). To the same bits. */
+/* For rows.c: whether a group of rows is updated while the next one is summed. On an Intel Xeon that takes 0.8 to 0.93 of the time; on an
+ * AMD EPYC two sweeps are as fast or faster (benchmarks/README.md). Both give the same bits. */
 EXPORT int acmo_merges_sweeps(void) { return merged; }
 EXPORT void acmo_merge_sweeps(int value) { merged = value; } /* for tests */
 

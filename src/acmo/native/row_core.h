@@ -52,8 +52,8 @@ INLINE void NAME(add_row)(const REAL *p, const REAL *m, const REAL *g, int64_t l
     }
 }
 
-/* What is prefetched into the first-level cache: g and m while they are summed. θ follows during the update, except where rows are long:
- * there it comes with g and m, and the update brings the next group's g into the second level. */
+/* While g and m are summed, they are prefetched into the first-level cache; θ is prefetched during the update. Where rows are long and
+ * the gradient is plain, θ is prefetched with g and m, and the update brings the next group's g into the second level. */
 INLINE void NAME(sum_rows)(const acmo_row_block *block, const NAME(numbers) *x, int plain, int is_long, acmo_row_sums out) {
     const REAL *p = block->p, *m = block->m, *g = block->g;
     const int64_t n = block->n, full = FULL;

@@ -18,9 +18,9 @@
 enum {
     LONG = 1 << 16,       /* entries; g, m and θ of a row of that many floats are 768 kB, which many second-level caches hold */
     NARROW = 1024,        /* columns of a matrix that one thread steps from its cache */
-    UNIT = 1 << 15,       /* entries of a unit, unless one row is longer, */
-    LARGE_UNIT = 1 << 17, /* and of a large tensor's: the first group of each has none to be merged with, */
-    SHARES = 128,         /* but so many units at least, for the threads to share */
+    UNIT = 1 << 15,       /* entries of a unit, unless one row is longer */
+    LARGE_UNIT = 1 << 17, /* the same in large tensors: the first group of a unit has none to be merged with */
+    SHARES = 128,         /* a tensor is large if it has so many units, for the threads to share */
     OVERHEAD = 64,        /* what a row costs beside its entries, in entries: balances many small tensors */
     SERIAL_BELOW = 32768, /* entries; torch's grain size */
 };
@@ -123,8 +123,8 @@ static acmo_row_block open_rows(const acmo_row_tensor *t, int64_t row, int64_t e
                             .scales = t->scales + row, .fresh = (float *)buffer};
 }
 
-/* The same for the rows from `row` to `end`, `group` at a time, with nothing converted in between. Where sweeps are merged, each group
- * is updated while the next one is summed. */
+/* Step the rows from `row` to `end`, `group` at a time, without copies of what is stored. Where sweeps are merged, each group is updated
+ * while the next one is summed. */
 static void step_in_place(const acmo_row_tensor *t, int64_t row, int64_t end, int64_t group, char *buffer, double *report) {
     const int bytes = takes_bytes(t), merges = acmo_merges_sweeps();
     const acmo_row_sweeps *sweeps = bytes ? &t->all->bytes : &t->loops->sweeps;

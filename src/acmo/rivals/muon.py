@@ -30,7 +30,7 @@ class MuonAdamW(Rival):
       ns_steps: Muon's iterations of Newton–Schulz.
       adjust_lr_fn: Muon's factor on lr by the shape of a matrix; ``"original"`` is the author's.
       calibrated: whether Muon's moment is ACMo's, m = g + momentum · ‖g‖ m/‖m‖, without ``nesterov``. With
-        ``momentum=0.9``, ``weight_decay=0`` and five times its ``lr``, matrices step as in `acmo.SpectralACMo`.
+        ``momentum=0.9`` and five times its ``lr``, matrices step as in `acmo.SpectralACMo`.
       adamw_lr_ratio: AdamW's lr as a multiple of ``lr``. With ``"original"`` it is about 0.01.
       betas, eps: of AdamW.
 
