@@ -2,7 +2,7 @@
 
 SGD and ACMo keep the same one tensor per parameter, `momentum_buffer`, so ACMo loads SGD's state dict as it is. At
 momentum 0.9 SGD's moment grows to ten times a steady gradient; ACMo's is at most 1.9 times as long as the gradient.
-So the rate, which is loaded as well, must be raised: by 5, as a start.
+So the rate, which is loaded as well, must be raised: by 3, as a start.
 
 Four trainings share their first epochs: SGD continues; ACMo takes over; ACMo takes over with SGD's rate; ACMo starts
 with no moment. The net and the data are those of digits.py, beside this file.
@@ -49,9 +49,9 @@ def main() -> None:
 
     runs = {
         "SGD": list(train(model, sgd, data, args.after, args.seed + 1)),
-        "ACMo": switched(5),
+        "ACMo": switched(3),
         "ACMo, lr as it was": switched(1),
-        "ACMo, no moment": switched(5, take_moment=False),
+        "ACMo, no moment": switched(3, take_moment=False),
     }
 
     print("training loss, mean over the epoch\n")
