@@ -20,13 +20,14 @@ Seeds = Mapping[int, float | None]  # a quantity by seed; None where the run div
 class Published:
     """A published comparison: the tasks of its summary, and its runs. What is judged has one task.
 
-    ``is_part`` is whether its data is a part of the official one.
+    ``is_part`` is whether its data is a part of the official one; ``machine`` is where it was run.
     """
 
     name: str
     tasks: Sequence[Row]
     runs: Sequence[RunRecord]
     is_part: bool = False
+    machine: str = ""
 
     @property
     def task(self) -> Row:
@@ -76,7 +77,9 @@ def read_published(results: Path) -> dict[str, Published]:
     for path in sorted(results.glob("*/summary.json")):
         folder, loaded = path.parent, comparison_folder.load(path.parent)
         is_part = any(data.get("subset") for data in loaded.data.values())
-        found[folder.name] = Published(folder.name, recomputed(folder)["tasks"], loaded.runs, is_part)
+        about = loaded.provenance.get("machine", {})
+        machine = f"{about.get('processor')}, {about.get('system')}"
+        found[folder.name] = Published(folder.name, recomputed(folder)["tasks"], loaded.runs, is_part, machine)
     return found
 
 
@@ -87,10 +90,14 @@ def find(published: Mapping[str, Published], name: str, *labels: str) -> Publish
 
 
 def find_fastest(
-    published: Mapping[str, Published], task: str, label: str, read: Callable[[RunRecord], float | None]
+    published: Mapping[str, Published], of: Published, label: str, read: Callable[[RunRecord], float | None]
 ) -> float | None:
-    """Return the least of a time over all runs of an optimizer on a task: other work on the machine only adds to it."""
-    runs = [run for found in published.values() for run in found.runs if (run.task, run.label) == (task, label)]
+    """Return the least of a time over all runs of an optimizer on the task and the machine of a comparison.
+
+    Other work on the machine only adds to it.
+    """
+    alike = [found for found in published.values() if found.machine == of.machine]
+    runs = [run for found in alike for run in found.runs if (run.task, run.label) == (of.task["task"], label)]
     return min([time for run in runs if (time := read(run))], default=None)
 
 

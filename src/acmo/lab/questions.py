@@ -206,7 +206,7 @@ def _orthogonalisation(published: Mapping[str, Published]) -> Answer:
             continue
         panel, texts = f"{name}: milliseconds per optimizer step, the fastest run's", []
         for label in labels:
-            ms = find_fastest(compared, found.task["task"], label, attrgetter("ms_per_step_optimizer")) or nan
+            ms = find_fastest(compared, found, label, attrgetter("ms_per_step_optimizer")) or nan
             quantities.append(Quantity(panel, found.title(label), ms, f"{ms:.1f}"))
             texts.append(f"{found.title(label)} {ms:.1f}")
         numbers.append(f"{name}: {', '.join(texts)}")

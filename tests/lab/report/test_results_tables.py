@@ -1,5 +1,7 @@
 """The tables over comparisons whose outcome is known."""
 
+from dataclasses import replace
+
 import pytest
 
 pytest.importorskip("optuna", reason='needs the lab: pip install "acmo[lab]"')
@@ -56,3 +58,17 @@ def scored(name, levels):
         tests = {str(seed): score for seed, score in found.tests(row["label"]).items()}
         rows.append({**row, "test_by_seed": tests, "losses": None})
     return Published(name, [{**found.task, "rows": rows}], found.runs)
+
+
+def test_times_of_another_machine_are_not_taken():
+    levels = {"row-acmo": 1.0, "adamw": 1.1}
+    here, there = published("text-char", levels), published("text-char-fine", levels)
+    fast = Published("text-char-fine", there.tasks, [replace(run, ms_per_step_optimizer=0.5) for run in there.runs])
+    assert costs_of(here, fast) == ["0.50"] * 4
+    assert costs_of(here, replace(fast, machine="another")) == ["2.00", "2.00", "0.50", "0.50"]
+
+
+def costs_of(*comparisons):
+    """Return the milliseconds per step in the table of costs."""
+    table = write_tables({found.name: found for found in comparisons}).split("### Costs")[1].split("###")[0]
+    return [line.split(" | ")[3] for line in table.splitlines() if line.startswith("| text-char")]

@@ -88,10 +88,9 @@ def _costs(published: Mapping[str, Published]) -> list[str]:
     heads += ["seconds to target training loss", "steps to target score", "seconds to target score"]
     lines = [_line(heads), _line(["---", "---"] + ["---:"] * 6)]
     for name, found in published.items():
-        task = found.task["task"]
         for label, row in found.rows.items():
-            ms = find_fastest(published, task, label, attrgetter("ms_per_step_optimizer"))
-            pace = find_fastest(published, task, label, seconds_per_step)
+            ms = find_fastest(published, found, label, attrgetter("ms_per_step_optimizer"))
+            pace = find_fastest(published, found, label, seconds_per_step)
             loss = (row.get("losses") or {}).get("to_target", {}).get("steps")
             score = row["to_target"]["steps"]
             seconds = [None if pace is None or steps is None else pace * steps for steps in (loss, score)]
@@ -100,8 +99,8 @@ def _costs(published: Mapping[str, Published]) -> list[str]:
             cells = [words.figure(x, form) for x, form in zip(numbers, forms, strict=True)]
             lines.append(_line([f"{name} (a part)" if found.is_part else name, row["title"], *cells]))
     note = (
-        "Milliseconds are those of the optimizer's fastest run on the task; seconds are steps times the time per step "
-        "of its fastest run. The machine was shared, and other work only adds time."
+        "Milliseconds are of the fastest run of the optimizer on the task and the machine; seconds are steps times the "
+        "time per step of its fastest run. Machines differ, and were shared; other work only adds time."
     )
     return [*lines, "", note]
 
