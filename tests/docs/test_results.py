@@ -25,12 +25,12 @@ NUMBER = re.compile(r"[+−]?\d+\.\d+")
 
 
 def without_pins(preset, published):
-    """Return a preset without the decay of 0 that SpectralACMo had by default when a comparison was run."""
+    """Return a preset without the decay of 0 that was the default of spectral steps when a comparison was run."""
     if "weight_decay" not in (published.get("grids") or {}).get("spectral-acmo", {}):
         grid = preset.get("grids", {}).get("spectral-acmo", {})
         assert grid.pop("weight_decay", [0.0]) == [0.0]
     for ours, theirs in zip(preset.get("contender", []), published.get("contender", []), strict=True):
-        if ours["optimizer"] == "spectral-acmo" and "weight_decay" not in theirs["settings"]:
+        if ours["optimizer"] in ("spectral-acmo", "spectral-momentum") and "weight_decay" not in theirs["settings"]:
             assert ours["settings"].pop("weight_decay") == 0.0
     return preset
 

@@ -42,7 +42,7 @@ OWN_LRS = {"acmo-authors", "acmo-authors-nmt", *DECOUPLED} - {"adamw"}
 # What differs from the class's own defaults. Everything else has one home, the class.
 OVERRIDES = {
     "acmo-authors-nmt": {"factor": 0.9, "norm_scope": "global"},
-    "spectral-momentum": {"unit_step": "spectral"},
+    "spectral-momentum": {"unit_step": "spectral", "weight_decay": 0.5},
     "padam": {"bias_correction": True},
     "sgd-momentum": {"momentum": 0.9, "fused": True},
     "nag": {"momentum": 0.9, "nesterov": True, "fused": True},
@@ -210,3 +210,14 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch):
 def test_importing_acmo_imports_no_rival():
     code = "import sys, acmo; sys.exit(any(name.startswith('acmo.rivals') for name in sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_spectral_momentum_decays_as_spectral_acmo_does():
+    decays = []
+    for name in ("spectral-acmo", "spectral-momentum"):
+        groups = (
+            REGISTRY[name].build_for(nn.Sequential(nn.Linear(16, 16), nn.LayerNorm(16), nn.Linear(16, 2))).param_groups
+        )
+        decays.append([(len(group["params"]), group["weight_decay"]) for group in groups])
+    assert decays[0] == decays[1]
+    assert {decay for _, decay in decays[0]} == {0.0, 0.5}

@@ -163,6 +163,7 @@ _ENTRIES = (
     _entry(
         "spectral-momentum", "spectral momentum", "Jordan et al., 2024", "acmo.rivals.unit_momentum:UnitMomentum",
         UP_TO_2E_2, PLAIN_MOMENTUM, DECOUPLED, scopes=True, unit_step="spectral", own_rates=True,
+        weight_decay=0.5,  # that of SpectralACMo, which it is compared with
     ),
     _entry(
         "muon", "Muon + AdamW", "Jordan et al., 2024; Liu et al., 2025", "acmo.rivals.muon:MuonAdamW", UP_TO_1E_2,
