@@ -7,7 +7,7 @@ from typing import Any
 from torch.nn import Embedding, EmbeddingBag, Linear, Module, Parameter
 from torch.nn.modules.conv import _ConvNd
 
-from acmo.options import check_flag
+from acmo.options import check_at_least, check_flag
 
 
 def param_groups(
@@ -45,6 +45,8 @@ def param_groups(
     if not isinstance(model, Module):
         raise TypeError(f"param_groups needs a torch.nn.Module, whose layers it looks at, got a {type(model).__name__}")
     check_flag("scopes", scopes)
+    if weight_decay is not None:
+        check_at_least("weight_decay", weight_decay)
     if scopes and "norm_scope" in options:
         raise ValueError(f"scopes=True names every norm_scope: leave out norm_scope={options['norm_scope']!r}")
     by_column = find_columns(model) if scopes else set()

@@ -187,6 +187,12 @@ def test_a_scope_of_ones_own_beside_scopes_is_an_error():
         acmo.param_groups(model(), 0.1, scopes="yes")
 
 
+@pytest.mark.parametrize(("decay", "error"), [("x", TypeError), (-0.1, ValueError), (float("inf"), ValueError)])
+def test_a_decay_that_is_no_decay_is_an_error_that_quotes_it(decay, error):
+    with pytest.raises(error, match=rf"weight_decay must be .*got '?{decay}"):
+        acmo.param_groups(model(), decay)
+
+
 def test_repr_shows_how_many_parameters_go_by_row_and_column():
     net = GPT(vocabulary=100)
     opt = acmo.RowACMo(net.parameters())

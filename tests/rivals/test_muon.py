@@ -56,7 +56,7 @@ def test_calibrated_its_matrices_step_as_spectral_acmo():
     torch.testing.assert_close(other, one, rtol=0, atol=0.006)  # a tenth of three steps: bfloat16
 
 
-def test_calibrated_it_is_spectral_acmo_in_the_place_of_torchs_muon():
+def test_calibrated_muon_is_spectral_acmo_in_muons_place():
     """The change that docs/moving.md advises to users of Muon is the contender "muon, calibrated" of the results."""
     one, two = network(), network()
     hidden = two[1].weight
