@@ -97,7 +97,7 @@ def step_part(
         G_raw, M = sums.raw_grad_sq.sqrt(), sums.moment_sq.sqrt()
         stored, G = G_raw, G_raw if sums.grad_sq is None else sums.grad_sq.sqrt()
 
-    # 4, 5  which rows move, and √β̂; a row that does not move keeps its m
+    # 4, 5  which rows move, and the root of β̂; a row that does not move keeps its m
     finite, stays = torch.lt(G, torch.inf), torch.eq(stored, 0)
     skips = torch.zeros_like(finite) if propagate else ~finite
     if not propagate:
@@ -105,7 +105,8 @@ def step_part(
     if should_step is not None:
         stays |= ~should_step
     lacks_moment = torch.eq(M, 0) | stays
-    weight, divisor = G * group.momentum, M + group.delta if group.delta else M  # β̂ is their quotient
+    weight = G * group.momentum  # β̂ is weight / divisor
+    divisor = M + group.delta if group.delta else M
     if callable(options.psi):
         weight, divisor = weight.masked_fill(stays, 1.0), divisor.masked_fill(lacks_moment, 1.0)
         weight = limit_weight(part, group, options.psi, rows, G, M, divisor, weight, ~stays)
