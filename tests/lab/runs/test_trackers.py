@@ -124,13 +124,18 @@ def _key(item) -> str:
 
 
 def read_log(content: bytes, block: int = 32768) -> Iterator[bytes]:
-    """Yield the records of a log in LevelDB's format: pieces with checksum, length and kind, none across blocks."""
+    """Yield the whole records of a log in LevelDB's format: pieces with checksum, length and kind, none across blocks.
+
+    The file may end within a record, as it does while it is being written.
+    """
     place, whole = 7, b""  # after wandb's own header
     while place + 7 <= len(content):
         if block - place % block < 7:
             place += block - place % block
             continue
         _, length, kind = struct.unpack_from("<IHB", content, place)
+        if place + 7 + length > len(content):
+            return
         whole += content[place + 7 : place + 7 + length]
         place += 7 + length
         if kind in (1, 4):  # whole, or the last piece
