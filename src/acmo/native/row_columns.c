@@ -80,7 +80,8 @@ static void visit(const columns *c, int64_t unit, int64_t thread, int needs_thet
 static void add_sums(const columns *c, const acmo_row_block *rows, int64_t stride, double *sums, int64_t column) {
     double *sum[ACMO_ROW_SUMS];
     for (int k = 0; k < ACMO_ROW_SUMS; k++) sum[k] = sums + k * c->padded + column;
-    c->t->loops->column_sums(rows, stride, &c->t->options, sum);
+    const int one_by_one = c->direct && c->t->options.plain; /* with decay θ is read, too: three streams, and four rows are faster */
+    c->t->loops->column_sums(rows, stride, one_by_one, &c->t->options, sum);
 }
 static void add_new_squares(const columns *c, const acmo_row_block *rows, int64_t stride, double *sums, int64_t column) {
     acmo_column_factors f = c->factors;

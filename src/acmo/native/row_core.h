@@ -164,20 +164,21 @@ static void NAME(update_and_sum)(const acmo_row_block *block, const acmo_row_blo
 }
 
 /* Columns. Lanes are columns here: each has its own sum, which stays in a register over `rows` rows. The loops over sums and rows
- * are unrolled where `rows` is a constant: else gcc keeps the sums on the stack, and stores them for every row. */
+ * are unrolled where `rows` is a constant: else gcc keeps the sums on the stack, and stores them for every row. What lies ahead is
+ * prefetched in the order of memory where rows are short or read one by one, which is faster than row by row. */
 #define EACH_SUM _Pragma("GCC unroll 4") for (int k = plain; k < ACMO_ROW_SUMS; k++)
 INLINE void NAME(sum_columns)(const acmo_row_block *block, int64_t first, int64_t rows, int64_t stride, const NAME(numbers) *x,
                               int plain, double *const out[ACMO_ROW_SUMS]) {
     const REAL *p = (const REAL *)block->p + first, *m = (const REAL *)block->m + first, *g = (const REAL *)block->g + first;
     const int64_t n = block->n, full = FULL;
-    const int is_narrow = stride == n && rows * n <= COLUMNS_AHEAD;
+    const int in_order = stride == n && (rows == 1 || n <= COLUMNS_AHEAD);
     for (int64_t i = 0; i < full; i += LANES) {
         lanes sum[ACMO_ROW_SUMS];
         EACH_SUM sum[k] = load_lanes(out[k] + i);
         _Pragma("GCC unroll 4") for (int64_t r = 0; r < rows; r++) {
             const int64_t at = i + r * stride;
-            if (is_narrow) { /* in the order of memory, which is faster than row by row */
-                const int64_t ahead = rows * i + r * LANES + COLUMNS_AHEAD;
+            if (in_order) {
+                const int64_t ahead = rows * (i + COLUMNS_AHEAD) + r * LANES;
                 __builtin_prefetch(g + ahead, 0, 3);
                 __builtin_prefetch(m + ahead, 0, 3);
             } else { /* of later rows: they are too short for the hardware */
@@ -195,11 +196,11 @@ INLINE void NAME(sum_columns)(const acmo_row_block *block, int64_t first, int64_
         NAME(add_row)(p + at, m + at, g + at, n - full, x, plain, sum);
     EACH_SUM store_lanes(out[k] + full, &sum[k]);
 }
-static void NAME(column_sums)(const acmo_row_block *block, int64_t stride, const acmo_row_options *o,
+static void NAME(column_sums)(const acmo_row_block *block, int64_t stride, int one_by_one, const acmo_row_options *o,
                               double *const out[ACMO_ROW_SUMS]) {
     const NAME(numbers) x = NAME(numbers_of)(o);
     int64_t r = 0;
-    for (; r + ACMO_COLUMN_ROWS <= block->rows; r += ACMO_COLUMN_ROWS)
+    for (; !one_by_one && r + ACMO_COLUMN_ROWS <= block->rows; r += ACMO_COLUMN_ROWS)
         if (x.plain) NAME(sum_columns)(block, r * stride, ACMO_COLUMN_ROWS, stride, &x, 1, out);
         else NAME(sum_columns)(block, r * stride, ACMO_COLUMN_ROWS, stride, &x, 0, out);
     for (; r < block->rows; r++)
@@ -252,9 +253,9 @@ INLINE void NAME(step_ordinary_columns)(const acmo_row_block *block, const acmo_
                                         int plain, int64_t i) {
     REAL *p = block->p, *m = block->m;
     const REAL *g = block->g, *b = f->b2, *a = f->a2;
-    __builtin_prefetch(p + i + AHEAD, 1, 3);
-    __builtin_prefetch(m + i + AHEAD, 1, 3);
-    __builtin_prefetch(g + i + AHEAD, 0, 3);
+    __builtin_prefetch(p + i + UPDATE_AHEAD, 1, 3);
+    __builtin_prefetch(m + i + UPDATE_AHEAD, 1, 3);
+    __builtin_prefetch(g + i + UPDATE_AHEAD, 0, 3);
     EACH_VECTOR {
         NAME(V) theta = NAME(load)(AT(p), LANES), gradient = NAME(load)(AT(g), LANES);
         if (!plain) gradient = NAME(gradient)(gradient, theta, x);

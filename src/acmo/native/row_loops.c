@@ -12,7 +12,8 @@ enum {
     DOUBLES = WIDTH / 2,
     AHEAD = 640,          /* how many entries ahead loops prefetch; with 512 or 768 some widths take 1 to 3 % longer */
     MERGED_AHEAD = 512,   /* the same in merged sweeps */
-    COLUMNS_AHEAD = 4096, /* the same in sums over columns; at least as many entries as the rows have that are added at once */
+    COLUMNS_AHEAD = 1024, /* the same in sums over columns, for each of the rows that are added at once */
+    UPDATE_AHEAD = 256,   /* the same in updates of columns; 128 takes 2 % longer, 640 1 to 3 % */
     LONG_ROW = 1280,      /* entries of a long row: rows of 1,024 are faster without what helps rows of 1,536 */
 };
 typedef struct { vd part[LANES / DOUBLES]; } lanes;

@@ -73,8 +73,10 @@ typedef struct {
     acmo_row_sweeps sweeps;
     /* Σ m'² of one row of n entries. */
     double (*new_square)(const acmo_row_block *, const acmo_row_options *, double b1, double b2);
-    /* Add to the sums of n columns those of `rows` rows, `stride` entries apart. sum[k] has room for full lanes. */
-    void (*column_sums)(const acmo_row_block *, int64_t stride, const acmo_row_options *, double *const sum[ACMO_ROW_SUMS]);
+    /* Add to the sums of n columns those of `rows` rows, `stride` entries apart; one_by_one: to the same bits, faster where rows come
+     * from memory, slower where they lie in a cache. sum[k] has room for full lanes. */
+    void (*column_sums)(const acmo_row_block *, int64_t stride, int one_by_one, const acmo_row_options *,
+                        double *const sum[ACMO_ROW_SUMS]);
     /* Add Σ m'² of each of n columns. */
     void (*column_new_squares)(const acmo_row_block *, int64_t stride, const acmo_row_options *, const acmo_column_factors *,
                                double *sum);
