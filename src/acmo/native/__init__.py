@@ -20,7 +20,7 @@ import torch
 
 __all__ = ["DTYPE_CODES", "INT8_CODE", "Kernel", "kernel", "required", "why_missing"]
 
-ABI: Final = 7
+ABI: Final = 8
 NAME: Final = "libacmo_kernel.so"
 DTYPE_CODES: Final[dict[torch.dtype, int]] = {
     torch.float32: 0,
@@ -67,8 +67,9 @@ class Kernel:
         library.acmo_rows_bytes.restype = integer
         library.acmo_isa.restype = ctypes.c_char_p
         library.acmo_set_isa.argtypes = [ctypes.c_char_p]
-        library.acmo_merge_sweeps.argtypes = [ctypes.c_int]
-        library.acmo_merge_sweeps.restype = None
+        library.acmo_merged_from.restype = integer
+        library.acmo_merge_from.argtypes = [integer]
+        library.acmo_merge_from.restype = None
         self.path = path
         self.openmp = bool(library.acmo_openmp())
         self._library = library
@@ -86,13 +87,13 @@ class Kernel:
         return bool(self._library.acmo_set_isa(name.encode()))
 
     @property
-    def merges_sweeps(self) -> bool:
-        """Whether a group of rows is updated while the next one is summed, which is faster on some CPUs."""
-        return bool(self._library.acmo_merges_sweeps())
+    def merged_from(self) -> int:
+        """From how many entries per row on a group of rows is updated while the next one is summed."""
+        return int(self._library.acmo_merged_from())
 
-    def merge_sweeps(self, value: bool) -> None:
-        """Set whether sweeps are merged (for tests; both give the same bits)."""
-        self._library.acmo_merge_sweeps(value)
+    def merge_from(self, entries: int) -> None:
+        """Set `merged_from` (for tests; both ways give the same bits)."""
+        self._library.acmo_merge_from(entries)
 
     def rows(self, addresses: array[int], layout: array[int], numbers: array[float], table: int, threads: int) -> int:
         """Step n tensors by row, by column or whole, in place; return how many rows were skipped.

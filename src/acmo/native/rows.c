@@ -111,6 +111,7 @@ static void step_group(const acmo_row_tensor *t, int64_t first, int64_t rows, in
     acmo_report_rows(t, sums, &f, rows, report);
 }
 
+static int merges_sweeps(const acmo_row_tensor *t) { return t->cols >= acmo_merged_from(); }
 /* Whether int8 moments are converted in registers, which saves their copies. */
 static int takes_bytes(const acmo_row_tensor *t) {
     return t->m_dtype == ACMO_INT8 && t->p_dtype == ACMO_FLOAT32 && t->scope == ACMO_SCOPE_ROW && t->options.plain;
@@ -126,7 +127,7 @@ static acmo_row_block open_rows(const acmo_row_tensor *t, int64_t row, int64_t e
 /* Step the rows from `row` to `end`, `group` at a time, without copies of what is stored. Where sweeps are merged, each group is updated
  * while the next one is summed. */
 static void step_in_place(const acmo_row_tensor *t, int64_t row, int64_t end, int64_t group, char *buffer, double *report) {
-    const int bytes = takes_bytes(t), merges = acmo_merges_sweeps();
+    const int bytes = takes_bytes(t), merges = merges_sweeps(t);
     const acmo_row_sweeps *sweeps = bytes ? &t->all->bytes : &t->loops->sweeps;
     acmo_row_sums sums[2];
     acmo_row_factors f;
@@ -163,7 +164,7 @@ static void step_unit(const call *c, const acmo_row_tensor *t, int64_t unit, int
     int64_t group = ACMO_GROUP / t->cols, row = unit * rows_per_unit(t), end = row + rows_per_unit(t);
     group = group < 1 ? 1 : group > ACMO_GROUP_ROWS ? ACMO_GROUP_ROWS : group;
     end = end < t->rows ? end : t->rows;
-    if (takes_bytes(t) || (acmo_merges_sweeps() && t->options.plain && acmo_buffer_entries(t, 1) == 0)) {
+    if (takes_bytes(t) || (merges_sweeps(t) && t->options.plain && acmo_buffer_entries(t, 1) == 0)) {
         step_in_place(t, row, end, group, buffer, report);
         return;
     }

@@ -108,6 +108,6 @@ extern const acmo_row_loops acmo_row_loops_plain, acmo_row_loops_v3, acmo_row_lo
 /* kernel.c */
 const acmo_row_loops *acmo_current_row_loops(void);
 int acmo_may_use_threads(void);
-int acmo_merges_sweeps(void);
+int64_t acmo_merged_from(void);
 
 #endif
