@@ -12,6 +12,7 @@ machine.
 
 import argparse
 import random
+from pathlib import Path
 from statistics import median
 from time import perf_counter
 
@@ -21,13 +22,13 @@ from acmo import native
 from acmo.backends.row_kernel import COLUMN, ROW, TABLE_ROWS, RowNumbers, RowTensor, pack
 
 NUMBERS = RowNumbers(s=1.0, coupled_decay=0.0, beta=0.9, delta=0.0, alpha=1e-6, kappa=1.0)
-MERGE_FROM = {"+": 0, "-": 2**62}
+MERGE_WIDTH = {"+": 0, "-": 2**62}
 
 
 def load(library: str) -> native.Kernel:
-    kernel = native.Kernel(library.rstrip("+-"))
-    if library[-1] in MERGE_FROM:
-        kernel.merge_from(MERGE_FROM[library[-1]])
+    kernel = native.Kernel(str(Path(library.rstrip("+-")).resolve()))
+    if library[-1] in MERGE_WIDTH:
+        kernel.set_merge_width(MERGE_WIDTH[library[-1]])
     return kernel
 
 

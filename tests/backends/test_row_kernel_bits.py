@@ -30,16 +30,16 @@ pytestmark = pytest.mark.skipif(native.kernel() is None, reason=f"no kernel: {na
 
 SMALL = st.tuples(st.integers(1, 40), st.integers(1, 70))
 WIDTHS = [(1, 3), (7, 1), (1100, 64), (300, 130), (41, 513), (9, 2049), (33, 5000), (12, 10_000), (3, 70001)]
-ALWAYS, NEVER = 0, 2**62  # for Kernel.merge_from
+ALWAYS, NEVER = 0, 2**62  # for Kernel.set_merge_width
 
 
 @pytest.fixture
 def kernel() -> Iterator[Kernel]:
     loaded = native.required()
-    isa, merged_from, threads = loaded.isa, loaded.merged_from, torch.get_num_threads()
+    isa, width, threads = loaded.isa, loaded.merge_width, torch.get_num_threads()
     yield loaded
     assert loaded.set_isa(isa)
-    loaded.merge_from(merged_from)
+    loaded.set_merge_width(width)
     torch.set_num_threads(threads)
 
 
@@ -93,24 +93,22 @@ def test_merged_sweeps_change_no_bit(kernel: Kernel, shape: tuple[int, int], mom
     cases = [(p, m, g, Numbers()), (*special, Numbers()), (p, -g, g, Numbers(beta=1.0))]
     originals = [describe_stored(*case, moment) for case in cases]
     results = []
-    for merged_from in (NEVER, ALWAYS):
-        kernel.merge_from(merged_from)
-        assert kernel.merged_from == merged_from
+    for width in (NEVER, ALWAYS):
+        kernel.set_merge_width(width)
+        assert kernel.merge_width == width
         results.append(step_copies(originals))
     assert results[0] == results[1]
 
 
-@pytest.mark.parametrize("merged_from", [NEVER, ALWAYS])
+@pytest.mark.parametrize("width", [NEVER, ALWAYS])
 @pytest.mark.parametrize("shape", WIDTHS)
-def test_int8_step_is_the_float32_step_between_conversions(
-    kernel: Kernel, shape: tuple[int, int], merged_from: int
-) -> None:
+def test_int8_step_is_the_float32_step_between_conversions(kernel: Kernel, shape: tuple[int, int], width: int) -> None:
     p, m, g = (normal(shape, k) for k in range(3))
     g[shape[0] // 2] *= 1e-33  # an extreme row: all of its group is converted
     stored = describe_stored(p, m, g, Numbers(), torch.int8)
     assert stored.scale is not None
     converted = describe(p.clone(), stored.moment * stored.scale[:, None], g, "row")
-    kernel.merge_from(merged_from)
+    kernel.set_merge_width(width)
     step_rows([stored])
     step_rows([converted])
     scale = (converted.moment.abs().amax(1).double() / 127).float()
@@ -132,9 +130,9 @@ def test_neither_threads_nor_instruction_set_change_a_bit(
     for isa in dict.fromkeys(("x86-64", "x86-64-v3", "x86-64-v4", kernel.isa)):
         if not kernel.set_isa(isa):
             continue
-        for threads, merged_from in ((1, NEVER), (2, NEVER), (2, ALWAYS)):
+        for threads, width in ((1, NEVER), (2, NEVER), (2, ALWAYS)):
             torch.set_num_threads(threads)
-            kernel.merge_from(merged_from)
+            kernel.set_merge_width(width)
             results.append(step_copies(originals))
     assert len(results) >= 2
     assert all(result == results[0] for result in results)

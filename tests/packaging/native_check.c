@@ -12,7 +12,7 @@
 int acmo_abi(void);
 const char *acmo_isa(void);
 int acmo_set_isa(const char *name);
-void acmo_merge_from(int64_t entries);
+void acmo_set_merge_width(int64_t entries);
 void acmo_sums(int64_t n, const int64_t *numel, const int64_t *dtype, void *const *x, void *const *y, double *xx,
                double *xy, double *yy, int64_t threads);
 void acmo_update(int64_t n, const int64_t *numel, const int64_t *pdtype, const int64_t *mdtype, void *const *p,
@@ -173,9 +173,10 @@ int main(void) {
             for (int scope = ROW; scope <= WHOLE; scope++)
                 for (int pd = 0; pd < DTYPES; pd++)
                     for (int md = 0; md <= INT8; md++)
-                        for (int offset = 0; offset < 2; offset++, checks++) {
-                            acmo_merge_from(s % 2 ? 0 : INT64_MAX);
-                            check_rows(SHAPES[s], scope, pd, md, offset, THREADS[(pd + md) % 3], ROW_COEFS[(pd + md + offset) % 2]);
+                        for (int offset = 0; offset < 4; offset++, checks++) {
+                            acmo_set_merge_width(offset < 2 ? 0 : INT64_MAX);
+                            check_rows(SHAPES[s], scope, pd, md, offset % 2, THREADS[(pd + md) % 3],
+                                       ROW_COEFS[(pd + md + offset) % 2]);
                         }
         printf("%s: done\n", acmo_isa());
     }

@@ -67,9 +67,9 @@ class Kernel:
         library.acmo_rows_bytes.restype = integer
         library.acmo_isa.restype = ctypes.c_char_p
         library.acmo_set_isa.argtypes = [ctypes.c_char_p]
-        library.acmo_merged_from.restype = integer
-        library.acmo_merge_from.argtypes = [integer]
-        library.acmo_merge_from.restype = None
+        library.acmo_merge_width.restype = integer
+        library.acmo_set_merge_width.argtypes = [integer]
+        library.acmo_set_merge_width.restype = None
         self.path = path
         self.openmp = bool(library.acmo_openmp())
         self._library = library
@@ -87,13 +87,13 @@ class Kernel:
         return bool(self._library.acmo_set_isa(name.encode()))
 
     @property
-    def merged_from(self) -> int:
-        """From how many entries per row on a group of rows is updated while the next one is summed."""
-        return int(self._library.acmo_merged_from())
+    def merge_width(self) -> int:
+        """The least width of float32 rows of which a group is updated while the next one is summed; 0 for all rows."""
+        return int(self._library.acmo_merge_width())
 
-    def merge_from(self, entries: int) -> None:
-        """Set `merged_from` (for tests; both ways give the same bits)."""
-        self._library.acmo_merge_from(entries)
+    def set_merge_width(self, entries: int) -> None:
+        """Set `merge_width` (for tests; both ways give the same bits)."""
+        self._library.acmo_set_merge_width(entries)
 
     def rows(self, addresses: array[int], layout: array[int], numbers: array[float], table: int, threads: int) -> int:
         """Step n tensors by row, by column or whole, in place; return how many rows were skipped.

@@ -25,13 +25,13 @@ enum {
     BLOCK = 128,          /* chunks; 4 MB of float32: long enough for the prefetchers, short beside a cache */
     OVERHEAD = 64,        /* what a chunk costs beside its entries, in entries: balances many small tensors */
     SERIAL_BELOW = 32768, /* entries; a parallel region costs as much as updating about that many (torch's grain size) */
-    MERGED_FROM = 6144,   /* entries of a row of floats whose g and m fill a first-level cache of 48 kB */
+    MERGE_WIDTH = 6144,   /* entries of a row of floats whose g and m fill a first-level cache of 48 kB */
 };
 
 static const int64_t ITEM_SIZE[ACMO_DTYPES] = {4, 8, 2, 2};
 static const acmo_chunks *chunks = &acmo_chunks_plain;
 static int forked = 0;
-static int64_t merged_from = MERGED_FROM;
+static int64_t merge_width = MERGE_WIDTH;
 
 static int supported(const acmo_chunks *c) {
 #ifdef ACMO_X86
@@ -68,7 +68,7 @@ __attribute__((constructor)) static void prepare(void) {
     __builtin_cpu_init();
     if (supported(&acmo_chunks_v3)) chunks = &acmo_chunks_v3;
     if (supported(&acmo_chunks_v4)) chunks = &acmo_chunks_v4;
-    if (__builtin_cpu_is("intel")) merged_from = 0;
+    if (__builtin_cpu_is("intel")) merge_width = 0;
 #endif
     forked = forked_before_load();
     pthread_atfork(NULL, NULL, after_fork);
@@ -87,10 +87,10 @@ int acmo_may_use_threads(void) { return !forked; }
 EXPORT int acmo_abi(void) { return ABI; }
 EXPORT const char *acmo_isa(void) { return chunks->isa; }
 
-/* For rows.c: from how many entries per row on a group of rows is updated while the next one is summed. On an Intel Xeon that takes 0.8 to
- * 0.93 of the time; on an AMD EPYC it helps long rows alone (benchmarks/README.md). Both ways give the same bits. */
-EXPORT int64_t acmo_merged_from(void) { return merged_from; }
-EXPORT void acmo_merge_from(int64_t entries) { merged_from = entries; } /* for tests */
+/* For rows.c: the least width of rows of which a group is updated while the next one is summed; 0 for all. On an Intel Xeon that takes
+ * 0.8 to 0.93 of the time; on an AMD EPYC it helps long rows of floats alone (benchmarks/README.md). Both ways give the same bits. */
+EXPORT int64_t acmo_merge_width(void) { return merge_width; }
+EXPORT void acmo_set_merge_width(int64_t entries) { merge_width = entries; } /* for tests */
 
 /* 1 where compiled with OpenMP. */
 EXPORT int acmo_openmp(void) {

@@ -62,7 +62,7 @@ static void visit(const columns *c, int64_t unit, int64_t thread, int needs_thet
     int64_t block = unit / c->segments, column = unit % c->segments * SEGMENT, n = at_most(SEGMENT, c->width - column);
     int64_t row = block * c->rows_per_block, end = at_most(c->rows, row + c->rows_per_block);
     int64_t step = c->direct ? DIRECT_ROWS : c->segments > 1 ? 1 : at_least(1, TILE / c->width);
-    if (step > ACMO_COLUMN_ROWS) step -= step % ACMO_COLUMN_ROWS; /* single rows are slow */
+    if (step > ACMO_COLUMN_ROWS) step -= step % ACMO_COLUMN_ROWS; /* those that are left are added one by one */
     char *buffer = c->buffers + thread * c->stride;
     double *sums = c->sums + block * c->slots * c->padded;
     for (int64_t count; row < end; row += count) {
@@ -80,7 +80,8 @@ static void visit(const columns *c, int64_t unit, int64_t thread, int needs_thet
 static void add_sums(const columns *c, const acmo_row_block *rows, int64_t stride, double *sums, int64_t column) {
     double *sum[ACMO_ROW_SUMS];
     for (int k = 0; k < ACMO_ROW_SUMS; k++) sum[k] = sums + k * c->padded + column;
-    const int one_by_one = c->direct && c->t->options.plain; /* with decay θ is read, too: three streams, and four rows are faster */
+    /* Not where rows are converted, θ is read with them, or they are cut into segments: there four at a time are faster. */
+    const int one_by_one = c->direct && c->t->options.plain && c->segments == 1;
     c->t->loops->column_sums(rows, stride, one_by_one, &c->t->options, sum);
 }
 static void add_new_squares(const columns *c, const acmo_row_block *rows, int64_t stride, double *sums, int64_t column) {

@@ -165,7 +165,7 @@ static void NAME(update_and_sum)(const acmo_row_block *block, const acmo_row_blo
 
 /* Columns. Lanes are columns here: each has its own sum, which stays in a register over `rows` rows. The loops over sums and rows
  * are unrolled where `rows` is a constant: else gcc keeps the sums on the stack, and stores them for every row. What lies ahead is
- * prefetched in the order of memory where rows are short or read one by one, which is faster than row by row. */
+ * prefetched in the order of memory where whole rows are read and they are short or read one by one: that is faster than row by row. */
 #define EACH_SUM _Pragma("GCC unroll 4") for (int k = plain; k < ACMO_ROW_SUMS; k++)
 INLINE void NAME(sum_columns)(const acmo_row_block *block, int64_t first, int64_t rows, int64_t stride, const NAME(numbers) *x,
                               int plain, double *const out[ACMO_ROW_SUMS]) {

@@ -111,7 +111,10 @@ static void step_group(const acmo_row_tensor *t, int64_t first, int64_t rows, in
     acmo_report_rows(t, sums, &f, rows, report);
 }
 
-static int merges_sweeps(const acmo_row_tensor *t) { return t->cols >= acmo_merged_from(); }
+static int merges_sweeps(const acmo_row_tensor *t) {
+    const int64_t width = acmo_merge_width();
+    return width == 0 || (t->cols >= width && t->p_dtype == ACMO_FLOAT32 && t->m_dtype == ACMO_FLOAT32);
+}
 /* Whether int8 moments are converted in registers, which saves their copies. */
 static int takes_bytes(const acmo_row_tensor *t) {
     return t->m_dtype == ACMO_INT8 && t->p_dtype == ACMO_FLOAT32 && t->scope == ACMO_SCOPE_ROW && t->options.plain;

@@ -14,7 +14,7 @@ enum { ACMO_FLOAT, ACMO_DOUBLE, ACMO_REALS };
 enum {
     ACMO_GROUP = 512,      /* entries; a group of whole rows has at most so many, or is one row: 6 kB of floats, in the first cache */
     ACMO_GROUP_ROWS = 128, /* and at most so many rows */
-    ACMO_COLUMN_ROWS = 4,  /* rows that a sum over columns adds at once; with 2 or 8 it took 1.3 to 1.4 times as long */
+    ACMO_COLUMN_ROWS = 4,  /* rows that a sum over columns adds at once where it does not go row by row; 2 and 8 are slower */
     ACMO_LANES = 16,
 };
 
@@ -108,6 +108,6 @@ extern const acmo_row_loops acmo_row_loops_plain, acmo_row_loops_v3, acmo_row_lo
 /* kernel.c */
 const acmo_row_loops *acmo_current_row_loops(void);
 int acmo_may_use_threads(void);
-int64_t acmo_merged_from(void);
+int64_t acmo_merge_width(void);
 
 #endif
