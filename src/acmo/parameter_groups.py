@@ -25,7 +25,7 @@ def param_groups(
     weight is (in, out); ``"row"`` for everything else. A stack of experts, (experts, out, in), has one row per expert.
     Groups of matrices and kernels also get a ``spectral``, which only `acmo.SpectralACMo` reads: False for embeddings,
     heads and stacks, True for hidden layers. Without ``scopes`` the groups have neither, and the optimizer decides by
-    shapes.
+    shapes. That is the default because `acmo.ACMo` with its global scope refuses groups with scopes of their own.
 
     Args:
       model: the module whose parameters are grouped.

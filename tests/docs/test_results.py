@@ -12,9 +12,11 @@ pytest.importorskip("optuna", reason='needs the lab: pip install "acmo[lab]"')
 from acmo.lab import results
 from acmo.lab.config.plan import make_plan
 from acmo.lab.config.preset_files import presets, read_toml
+from acmo.lab.published import read_published
 from acmo.lab.report import words
 from acmo.lab.report.publish import overview, page, recomputed
 from acmo.lab.results.run_files import read_json
+from acmo.lab.results.stats import paired_difference
 from acmo.lab.results.summary import flat_rows
 from acmo.lab.results.tables import write_csv
 
@@ -82,14 +84,50 @@ def test_the_table_over_all_is_what_the_summaries_give():
     assert "\n".join(overview(ARCHIVE)) in text
 
 
-def test_every_interval_in_the_verdicts_is_in_a_published_table():
-    published = "\n".join(path.read_text(encoding="utf-8") for path in RESULTS.rglob("*/README.md"))
-    for path in RESULTS.glob("*/summary.json"):  # all pairs; the pages show those with a baseline
+INTERVAL = re.compile(r"\[([+−]?\d+\.\d+), ([+−]?\d+\.\d+)\]")
+
+
+def read_intervals(text):
+    """Return the intervals of a text, and those of the differences seen from the other side."""
+    ends = [tuple(float(end.replace("−", "-")) for end in found) for found in INTERVAL.findall(text)]
+    return {*ends, *((-high, -low) for low, high in ends)}
+
+
+@pytest.fixture(scope="module")
+def intervals():
+    """Return all intervals in the pages of comparisons, archive included, and of all pairs of optimizers."""
+    found = set()
+    for path in RESULTS.rglob("*/README.md"):
+        found |= read_intervals(path.read_text(encoding="utf-8"))
+    for path in RESULTS.glob("*/summary.json"):
         for task in json.loads(path.read_text(encoding="utf-8"))["tasks"]:
-            published += "\n".join(words.interval(pair, task["metric"]) for pair in task["pairs"])
-    for text in (RESULTS / "README.md", RESULTS.parents[1] / "README.md"):
-        page = text.read_text(encoding="utf-8")
-        page = re.sub(r"<!-- tables: begin -->.*?<!-- tables: end -->", "", page, flags=re.DOTALL)  # tested themselves
-        quoted = re.findall(r"\[[+−]?\d+\.\d+, [+−]?\d+\.\d+\]", page)
-        missing = [interval for interval in quoted if interval not in published]
-        assert not missing, f"{text.name} quotes {missing}, which no published table has"
+            found |= read_intervals("\n".join(words.interval(pair, task["metric"]) for pair in task["pairs"]))
+    return found
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/results/README.md", "docs/moving.md", "docs/rows.md"])
+def test_every_interval_on_a_page_is_in_a_published_table(page, intervals):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    text = re.sub(r"<!-- tables: begin -->.*?<!-- tables: end -->", "", text, flags=re.DOTALL)  # tested themselves
+    quoted = {tuple(float(end.replace("−", "-")) for end in found) for found in INTERVAL.findall(text)}
+    assert quoted
+    assert not quoted - intervals, f"{page} quotes intervals that no published table has"
+
+
+def test_the_table_of_rows_is_what_the_runs_give():
+    lines = (ROOT / "docs" / "rows.md").read_text(encoding="utf-8").split("SpectralACMo, Muon |\n")[1].splitlines()[1:]
+    published, checked = read_published(RESULTS), 0
+    for line in lines[: lines.index("")]:
+        name = re.search(r"\(results/([^/]+)/README.md\)", line)[1]
+        found, cells = published[name], [cell.strip() for cell in line.strip("|").split("|")[1:]]
+        pairs = [(ours, theirs) for ours in ("row-acmo", "spectral-acmo") for theirs in ("adamw", "muon")]
+        for cell, (ours, theirs) in zip(cells, pairs, strict=True):
+            if theirs not in found.rows:
+                assert cell == words.NONE
+                continue
+            apart = paired_difference(found.tests(ours), found.tests(theirs), found.task["best"])
+            ahead = apart.mean if found.task["best"] == "max" else -apart.mean
+            shown = format(ahead, "+.3f" if found.task["metric"] == "bits_per_byte" else "+.2f").replace("-", "−")
+            assert cell == (f"**{shown}**" if (apart.low > 0) == (apart.high > 0) else shown), (name, ours, theirs)
+            checked += 1
+    assert checked >= 38

@@ -50,6 +50,15 @@ def test_claims_on_translation_are_judged_at_a_fixed_rate_alone():
     assert "**does not hold**" in line
 
 
+def test_a_comparison_without_some_rivals_can_refute_a_claim():
+    partial = scored("multi30k-fixed", {"acmo": 7.0, "adamw": 9.0})
+    line = next(x for x in write_tables({"multi30k-fixed": partial}).splitlines() if "comparable with those in Ad" in x)
+    assert "**does not hold** | multi30k-fixed: AdamW [−" in line
+    partial = scored("multi30k-fixed", {"acmo": 9.0, "adamw": 7.0})
+    line = next(x for x in write_tables({"multi30k-fixed": partial}).splitlines() if "comparable with those in Ad" in x)
+    assert "**not judged** | not run with Adam; multi30k-fixed: AdamW [+" in line
+
+
 def scored(name, levels):
     """Return a comparison by BLEU whose rows have their test scores by seed, and no training losses."""
     found = published(name, levels, metric="bleu", best="max")
@@ -66,6 +75,12 @@ def test_times_of_another_machine_are_not_taken():
     fast = Published("text-char-fine", there.tasks, [replace(run, ms_per_step_optimizer=0.5) for run in there.runs])
     assert costs_of(here, fast) == ["0.50"] * 4
     assert costs_of(here, replace(fast, machine="another")) == ["2.00", "2.00", "0.50", "0.50"]
+
+
+def test_targets_and_groups_stand_in_the_tables():
+    tables = write_tables({"text-char": text()})
+    assert "compare within a comparison only: text-char training loss 1.5, bits per byte 2.5." in tables
+    assert [line.endswith("]** (1) |") for line in tables.splitlines() if line.startswith("| Row-Acmo |")] == [True]
 
 
 def costs_of(*comparisons):

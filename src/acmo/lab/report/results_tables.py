@@ -18,7 +18,7 @@ from acmo.rivals import REGISTRY
 FIGURES = "questions"  # the folder of the questions' figures, in docs/results
 OF_SETTING = {
     "CIFAR-10": "cifar10",
-    "CIFAR-100": "cifar100",
+    "CIFAR-100": "cifar100-fixed",
     "translation": "multi30k-fixed",
 }  # a claim's setting: comparison
 
@@ -63,7 +63,7 @@ def _scores(published: Mapping[str, Published]) -> list[str]:
                 cells.append(words.NONE)
             else:
                 text = words.interval(row["test"], found.task["metric"])
-                cells.append(f"**{text}**" if row.get("group") == 1 else text)
+                cells.append(f"**{text}** (1)" if row["group"] == 1 else f"{text} ({row['group']})")
         lines.append(_line([title, *cells]))
     least = [
         words.score(found.task.get("detectable"), found.task["metric"], units=False) for found in published.values()
@@ -78,8 +78,9 @@ def _scores(published: Mapping[str, Published]) -> list[str]:
     return [
         *lines,
         "",
-        f"{'; '.join(notes)}. Mean with 95 % interval; bold: the best, and whom it shows no difference to. The "
-        "smallest difference: a true one of that size would be shown with a power of 80 % (median of all pairs).",
+        f"{'; '.join(notes)}. Mean with 95 % interval, and in round brackets the group: within one, no difference from "
+        "its first is shown; bold is the first group. The smallest difference: a true one of that size would be shown "
+        "with a power of 80 % (median of all pairs).",
     ]
 
 
@@ -100,9 +101,18 @@ def _costs(published: Mapping[str, Published]) -> list[str]:
             lines.append(_line([f"{name} (a part)" if found.is_part else name, row["title"], *cells]))
     note = (
         "Milliseconds are of the fastest run of the optimizer on the task and the machine; seconds are steps times the "
-        "time per step of its fastest run. Machines differ, and were shared; other work only adds time."
+        "time per step of its fastest run. Machines differ, and were shared; other work only adds time. A target is "
+        "the worst of the baselines' means at the end, so compare within a comparison only: "
     )
-    return [*lines, "", note]
+    return [*lines, "", note + "; ".join(f"{name} {_targets(found)}" for name, found in published.items()) + "."]
+
+
+def _targets(found: Published) -> str:
+    """Return the targets of a comparison, of the training loss and of the validation score, in words."""
+    metric, losses = found.task["metric"], [row["losses"] for row in found.rows.values() if row.get("losses")]
+    parts = [f"training loss {words.figure(losses[0]['target'], '.3g')}"] if losses else []
+    parts.append(f"{words.name(metric)} {words.score(found.task['target']['score'], metric)}")
+    return ", ".join(parts)
 
 
 def _hypotheses(judged: Mapping[str, Sequence[Part]]) -> list[str]:
@@ -134,7 +144,10 @@ def _claims(published: Mapping[str, Published]) -> list[str]:
 
 
 def _judge_claim(claim: Claim, published: Mapping[str, Published]) -> tuple[str, str]:
-    """Return a claim's verdict, and the intervals behind it."""
+    """Return a claim's verdict, and the intervals behind it.
+
+    A comparison without some of the rivals can refute a claim, and cannot support it.
+    """
     own = OF_SETTING.get(claim.setting.partition(",")[0])
     if own:
         published = {name: found for name, found in published.items() if f"{name}-".startswith(f"{own}-")}
@@ -143,21 +156,22 @@ def _judge_claim(claim: Claim, published: Mapping[str, Published]) -> tuple[str,
         for name, found in published.items()
         for rival, difference in find_differences(claim, found.task["rows"], found.task["metric"]).items()
     }
-    verdict: str = NOT_JUDGED
+    numbers = _intervals(differences, published)
     if claim.key == "generalisation":
-        verdict = judge_most(claim, differences)
-    else:
-        judged = {
-            name: judge(claim, {rival: x for (of, rival), x in differences.items() if of == name})
-            for name in published
-            if all((name, rival) in differences for rival in claim.rivals)
-        }
-        if not judged:
-            lacking = [REGISTRY[x].title for x in claim.rivals if not any(x == rival for _, rival in differences)]
-            without = f"not run with {words.listing(lacking)}" if published else "not run with ACMo"
-            return verdict, "; ".join(filter(None, [without, _intervals(differences, published)]))
-        verdict = next((v for v in ("does not hold", "not shown") if v in judged.values()), "holds")
-    return verdict, _intervals(differences, published)
+        return judge_most(claim, differences), numbers
+    judged = {
+        name: judge(claim, {rival: x for (of, rival), x in differences.items() if of == name}) for name in published
+    }
+    refuted = [name for name, verdict in judged.items() if verdict == "does not hold"]
+    if refuted:
+        where = f" on {words.listing(refuted)}" if len(refuted) < len(judged) else ""
+        return f"does not hold{where}", numbers
+    complete = [name for name in published if all((name, rival) in differences for rival in claim.rivals)]
+    if complete:
+        return "holds" if all(judged[name] == "holds" for name in complete) else "not shown", numbers
+    lacking = [REGISTRY[x].title for x in claim.rivals if not any(x == rival for _, rival in differences)]
+    without = f"not run with {words.listing(lacking)}" if published else "not run with ACMo"
+    return NOT_JUDGED, "; ".join(filter(None, [without, numbers]))
 
 
 def _intervals(differences: Mapping[tuple[str, str], DifferenceInterval], published: Mapping[str, Published]) -> str:
