@@ -11,17 +11,15 @@ machine.
 """
 
 import argparse
-import random
 from pathlib import Path
 from statistics import median
-from time import perf_counter
 
 import torch
+from row_widths import NUMBERS, time_interleaved
 
 from acmo import native
-from acmo.backends.row_kernel import COLUMN, ROW, TABLE_ROWS, RowNumbers, RowTensor, pack
+from acmo.backends.row_kernel import COLUMN, ROW, TABLE_ROWS, RowTensor, pack
 
-NUMBERS = RowNumbers(s=1.0, coupled_decay=0.0, beta=0.9, delta=0.0, alpha=1e-6, kappa=1.0)
 MERGE_WIDTH = {"+": 0, "-": 2**62}
 
 
@@ -40,19 +38,10 @@ def compare(kernels: dict[str, native.Kernel], scope: int, columns: int, entries
     packed = pack([RowTensor(p, m, g, rows, columns, scope, NUMBERS, columns if scope == ROW else rows)])
     theta.requires_grad_().grad = g
     steps = {name: lambda k=kernel: k.rows(*packed, table.data_ptr(), 2) for name, kernel in kernels.items()}
-    sgd = steps["SGD"] = torch.optim.SGD([theta], lr=1e-6, momentum=0.9, fused=True).step
-    times: dict[str, list[float]] = {name: [] for name in steps}
-    order = list(steps)
-    sgd()
-    for _ in range(rounds + 2):
-        random.shuffle(order)
-        for name in order:
-            begin = perf_counter()
-            steps[name]()
-            times[name].append(perf_counter() - begin)
-    base = times.pop("SGD")[2:]
-    ratios = [f"{median(a / b for a, b in zip(own[2:], base, strict=True)):.2f}" for own in times.values()]
-    return f"| {columns:,} | {20e-9 * entries / median(base):.0f} | {' | '.join(ratios)} |"
+    times = time_interleaved({"SGD": torch.optim.SGD([theta], lr=1e-6, momentum=0.9, fused=True).step, **steps}, rounds)
+    sgd = times.pop("SGD")
+    ratios = [f"{median(a / b for a, b in zip(own, sgd, strict=True)):.2f}" for own in times.values()]
+    return f"| {columns:,} | {20e-9 * entries / median(sgd):.0f} | {' | '.join(ratios)} |"
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ stands beside each.
 Run it as ``python benchmarks/row_widths.py [MILLIONS [WIDTH ...]]``, alone on the machine.
 """
 
+import random
 import sys
 from collections.abc import Callable
 from statistics import median
@@ -20,13 +21,18 @@ ROUNDS = 25
 NUMBERS = RowNumbers(s=1.0, coupled_decay=0.0, beta=0.9, delta=0.0, alpha=1e-6, kappa=1.0)
 
 
-def time_interleaved(calls: dict[str, Callable[[], object]]) -> dict[str, list[float]]:
-    """Return the seconds of each call in each of ROUNDS rounds; two more rounds come first and do not count."""
+def time_interleaved(calls: dict[str, Callable[[], object]], rounds: int = ROUNDS) -> dict[str, list[float]]:
+    """Return the seconds of each call in each of so many rounds; two more rounds come first and do not count.
+
+    The order is another one in each round: the caches are what the last call left.
+    """
     times: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(ROUNDS + 2):
-        for name, call in calls.items():
+    order = list(calls)
+    for _ in range(rounds + 2):
+        random.shuffle(order)
+        for name in order:
             begin = perf_counter()
-            call()
+            calls[name]()
             times[name].append(perf_counter() - begin)
     return {name: t[2:] for name, t in times.items()}
 
