@@ -68,7 +68,7 @@ def report_all_rows(rows: RowNorms) -> dict[str, Any]:
     return {
         "grad_norm": math.sqrt(float(rows.raw_grad_sq.sum())),
         "moment_norm": math.sqrt(float(rows.new_moment_sq.sum())),
-        "cos_update_grad": divide(float(rows.cos_sum.sum()), float(rows.took_part.sum())),
+        "cos_update_grad": limit_cosine(divide(float(rows.cos_sum.sum()), float(rows.took_part.sum()))),
     }
 
 
@@ -82,12 +82,17 @@ def report_rows(rows: RowNorms, places: Sequence[tuple[int, int]]) -> list[dict[
             {
                 "group": group,
                 "index": i,
-                "cos_min": max(-1.0, min(1.0, own["cos_min"])) if own["took_part"] else math.nan,
-                "cos_mean": divide(own["cos_sum"], own["took_part"]),
+                "cos_min": limit_cosine(own["cos_min"]) if own["took_part"] else math.nan,
+                "cos_mean": limit_cosine(divide(own["cos_sum"], own["took_part"])),
                 "turned_share": divide(own["turned"], own["took_part"]),
             }
         )
     return report
+
+
+def limit_cosine(x: float) -> float:
+    """Return a cosine within [−1, 1], which rounding may leave; NaN stays."""
+    return x if math.isnan(x) else max(-1.0, min(1.0, x))
 
 
 def measure_rows(
@@ -146,7 +151,7 @@ def compute_angles(columns: Sequence[TensorNorms]) -> dict[str, float]:
 def cosine(inner: float, a_sq: float, b_sq: float) -> float:
     """Return ⟨a, b⟩ / (‖a‖ ‖b‖), NaN where a vector is 0; rounding must not take it out of [−1, 1]."""
     value = divide(inner, math.sqrt(a_sq) * math.sqrt(b_sq))
-    return value if math.isnan(value) else max(-1.0, min(1.0, value))
+    return limit_cosine(value)
 
 
 def divide(a: float, b: float) -> float:

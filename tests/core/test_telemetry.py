@@ -197,3 +197,19 @@ def test_rows_of_a_compiled_step_that_is_skipped_are_the_last(cls: type[ACMo]):
         reports.append(opt.telemetry())
     assert reports[2] == {**reports[1], "skipped_steps": 1}
     assert not math.isnan(reports[2]["cos_update_grad"])
+
+
+@every_backend
+def test_cosines_by_row_stay_within_1_and_nan_stays(backend: Backend):
+    p = nn.Parameter(torch.zeros(2, 64))
+    opt = acmo.RowACMo([p], nonfinite="propagate", **backend)
+    for size in (1e-44, 2e-44, 1e-43):  # subnormal entries have few digits
+        p.grad = torch.full((2, 64), size)
+        opt.step()
+        shown = opt.telemetry()
+        assert -1 <= shown["tensors"][0]["cos_mean"] <= 1
+        assert -1 <= shown["cos_update_grad"] <= 1
+    p.grad[0, 0] = math.nan
+    opt.step()
+    row = opt.telemetry()["tensors"][0]
+    assert math.isnan(row["cos_mean"])
