@@ -213,3 +213,4 @@ def test_cosines_by_row_stay_within_1_and_nan_stays(backend: Backend):
     opt.step()
     row = opt.telemetry()["tensors"][0]
     assert math.isnan(row["cos_mean"])
+    assert math.isnan(row["cos_min"])
